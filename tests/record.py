@@ -1,0 +1,66 @@
+"""Run notebooks and store their outputs: ``python tests/record.py [NOTEBOOK …]``.
+
+Without arguments, all of them. A diff then shows only what changed: numbers that
+agree with the stored ones to rounding keep their spelling, metadata is reduced to
+the kernel's name. A notebook in which a cell fails is left as it was.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from output_tolerance import settle_outputs
+
+ROOT = Path(__file__).resolve().parent.parent
+KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
+METADATA = {"kernelspec": KERNELSPEC, "language_info": {"name": "python"}}
+
+
+def record(path: Path) -> None:
+    """Execute one notebook from a fresh kernel and replace the file whole."""
+    notebook = nbformat.read(path, as_version=4)
+    stored = [cell.get("outputs", []) for cell in notebook.cells]
+    NotebookClient(
+        notebook,
+        timeout=600,
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(path.parent)}},
+        extra_arguments=[
+            "--IPKernelApp.exec_lines=['import plot_data; plot_data.register()']"
+        ],
+    ).execute()
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for cell, old in zip(notebook.cells, stored, strict=True):
+        tags = cell.metadata.get("tags")
+        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        settle_outputs(old, cell.get("outputs", []))
+    unfinished = path.with_suffix(".recording")
+    nbformat.write(notebook, unfinished)
+    os.replace(unfinished, path)
+
+
+def main(arguments: list[str]) -> int:
+    """Record the named notebooks; return how many failed."""
+    everywhere = [
+        p
+        for f in ("notebooks", "exercise-solutions")
+        for p in (ROOT / f).glob("*.ipynb")
+    ]
+    paths = [Path(a).resolve() for a in arguments] or sorted(everywhere)
+    failed = 0
+    for path in paths:
+        try:
+            record(path)
+            print(f"recorded {path.name}")
+        except (CellExecutionError, OSError, nbformat.reader.NotJSONError) as error:
+            failed += 1
+            print(f"not recorded, left as it was: {path}\n{error}", file=sys.stderr)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
