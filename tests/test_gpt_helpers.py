@@ -1,0 +1,561 @@
+"""The module's parts against PyTorch's own functions, papers and recorded figures."""
+
+import ast
+import copy
+import math
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import gpt_helpers
+from gpt_helpers import (
+    GELU,
+    GPT2_CONFIGS,
+    GPT_CONFIG_124M,
+    VOCABULARY_FILES,
+    FeedForward,
+    GPTConfig,
+    GPTModel,
+    LayerNorm,
+    MultiHeadAttention,
+    TransformerBlock,
+    check_token_ids,
+    count_parameters,
+    evaluating,
+    generate_text,
+    generate_text_simple,
+    get_tokenizer,
+    keep_top_k,
+    keep_top_p,
+    sample_next_token,
+)
+
+MODULE = Path(gpt_helpers.__file__)
+TINY = GPTConfig(
+    vocab_size=11, context_length=7, emb_dim=20, n_heads=4, n_layers=2, drop_rate=0.5
+)
+
+
+@pytest.fixture
+def tiny():
+    torch.manual_seed(0)
+    return GPTModel(TINY).eval()
+
+
+# --- configuration ---------------------------------------------------------------
+
+
+def test_default_configuration_is_the_books():
+    book = {
+        "vocab_size": 50257,
+        "context_length": 1024,
+        "emb_dim": 768,
+        "n_heads": 12,
+        "n_layers": 12,
+        "drop_rate": 0.1,
+        "qkv_bias": False,
+    }
+    assert GPTConfig(**book) == GPT_CONFIG_124M
+    assert asdict(GPT_CONFIG_124M) == book | {"tied_head": False}
+
+
+@pytest.mark.parametrize("field", ["vocab_size", "context_length", "n_layers"])
+@pytest.mark.parametrize("value", [0, -3, 2.0, True, "12", None])
+def test_sizes_must_be_positive_integers(field, value):
+    with pytest.raises(ValueError, match=f"{field} .*{value!r}"):
+        GPTConfig(**{field: value})
+
+
+def test_other_bad_configurations_name_field_and_value():
+    with pytest.raises(ValueError, match="n_heads=7 .*emb_dim=768"):
+        GPTConfig(n_heads=7)
+    for rate in (1.0, -0.1, 5, math.nan):
+        with pytest.raises(ValueError, match=f"drop_rate .*{rate!r}"):
+            GPTConfig(drop_rate=rate)
+    with pytest.raises(TypeError, match="emb_dimm"):
+        GPTConfig(emb_dimm=768)
+    with pytest.raises(FrozenInstanceError):
+        GPT_CONFIG_124M.n_layers = 3
+
+
+# --- the parts against PyTorch ----------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-3])
+def test_layer_norm_is_pytorchs(spread):
+    torch.manual_seed(0)
+    x = spread * torch.randn(2, 3, 20) + 0.3 * spread
+    norm = LayerNorm(20)
+    torch.nn.init.normal_(norm.scale)
+    torch.nn.init.normal_(norm.shift)
+    expected = F.layer_norm(x, (20,), norm.scale, norm.shift, eps=1e-5)
+    torch.testing.assert_close(norm(x), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_gelu_is_pytorchs_tanh_form_and_not_the_exact_one():
+    x = torch.linspace(-6, 6, 2001)
+    tanh_form = F.gelu(x, approximate="tanh")
+    torch.testing.assert_close(GELU()(x), tanh_form, atol=1e-6, rtol=0)
+    assert (GELU()(x) - F.gelu(x)).abs().max() > 4e-4
+
+
+def test_feed_forward_is_two_linears_around_gelu():
+    torch.manual_seed(0)
+    feed_forward, x = FeedForward(TINY), torch.randn(2, 3, 20)
+    w1, b1, w2, b2 = feed_forward.parameters()
+    assert w1.shape == (80, 20)
+    expected = F.linear(F.gelu(F.linear(x, w1, b1), approximate="tanh"), w2, b2)
+    torch.testing.assert_close(feed_forward(x), expected)
+
+
+def attention_by_pytorch(x, weights, prefix, n_heads):
+    heads = []
+    for name in ("W_query", "W_key", "W_value"):
+        bias = weights.get(f"{prefix}{name}.bias")
+        projected = F.linear(x, weights[f"{prefix}{name}.weight"], bias)
+        heads.append(torch.stack(projected.chunk(n_heads, dim=-1), dim=1))
+    mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
+    joined = torch.cat(mixed.unbind(dim=1), dim=-1)
+    out = weights[f"{prefix}out_proj.weight"], weights[f"{prefix}out_proj.bias"]
+    return F.linear(joined, *out)
+
+
+@pytest.mark.parametrize("qkv_bias", [False, True])
+def test_attention_is_pytorchs(qkv_bias):
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(replace(TINY, qkv_bias=qkv_bias)).eval()
+    x = torch.randn(2, 3, 20)
+    expected = attention_by_pytorch(x, attention.state_dict(), "", 4)
+    torch.testing.assert_close(attention(x), expected, atol=1e-6, rtol=1e-5)
+
+
+def model_by_pytorch(idx, weights, cfg):
+    """GPT-2 written with PyTorch's functions alone, from a state dict."""
+
+    def norm(x, name):
+        scale, shift = weights[f"{name}.scale"], weights[f"{name}.shift"]
+        return F.layer_norm(x, (cfg.emb_dim,), scale, shift, eps=1e-5)
+
+    def linear(x, name):
+        return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    x = F.embedding(idx, weights["tok_emb.weight"])
+    x = x + weights["pos_emb.weight"][: idx.shape[1]]
+    for i in range(cfg.n_layers):
+        block = f"trf_blocks.{i}"
+        normed = norm(x, f"{block}.norm1")
+        x = x + attention_by_pytorch(normed, weights, f"{block}.att.", cfg.n_heads)
+        inner = linear(norm(x, f"{block}.norm2"), f"{block}.ff.layers.0")
+        x = x + linear(F.gelu(inner, approximate="tanh"), f"{block}.ff.layers.2")
+    return norm(x, "final_norm") @ weights["out_head.weight"].T
+
+
+@pytest.mark.parametrize("tied_head", [False, True])
+def test_model_is_the_one_written_with_pytorchs_functions(tied_head):
+    torch.manual_seed(0)
+    cfg = replace(TINY, tied_head=tied_head, qkv_bias=True)
+    model = GPTModel(cfg).eval()
+    idx = torch.randint(0, 11, (3, 7))
+    expected = model_by_pytorch(idx, model.state_dict(), cfg)
+    torch.testing.assert_close(model(idx), expected, atol=1e-5, rtol=1e-5)
+    hidden = model.forward_hidden(idx)
+    assert hidden.shape == (3, 7, 20)
+    torch.testing.assert_close(hidden @ model.out_head.weight.T, expected)
+
+
+def test_no_output_depends_on_a_later_token(tiny):
+    idx = torch.randint(0, 11, (2, 7))
+    changed = idx.clone()
+    changed[:, 4] = (idx[:, 4] + 1) % 11
+    before, after = tiny(idx), tiny(changed)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert not torch.equal(before[:, 4:], after[:, 4:])
+
+
+# --- names, counts, sharing -------------------------------------------------------
+
+
+def books_state_dict(cfg):
+    """A state dict as the book's own GPTModel saves it, masks included."""
+    C, V, T = cfg.emb_dim, cfg.vocab_size, cfg.context_length
+    shapes = {"tok_emb.weight": (V, C), "pos_emb.weight": (T, C)}
+    for i in range(cfg.n_layers):
+        block = f"trf_blocks.{i}."
+        shapes[block + "att.mask"] = (T, T)
+        for name in ("W_query", "W_key", "W_value", "out_proj"):
+            shapes[f"{block}att.{name}.weight"] = (C, C)
+        shapes[block + "att.out_proj.bias"] = (C,)
+        shapes[block + "ff.layers.0.weight"] = (4 * C, C)
+        shapes[block + "ff.layers.0.bias"] = (4 * C,)
+        shapes[block + "ff.layers.2.weight"] = (C, 4 * C)
+        shapes[block + "ff.layers.2.bias"] = (C,)
+        for norm in ("norm1", "norm2"):
+            shapes[f"{block}{norm}.scale"] = shapes[f"{block}{norm}.shift"] = (C,)
+    shapes["final_norm.scale"] = shapes["final_norm.shift"] = (C,)
+    shapes["out_head.weight"] = (V, C)
+    return {name: torch.randn(shape) for name, shape in shapes.items()}
+
+
+def test_a_state_dict_of_the_books_code_loads(tiny):
+    saved = books_state_dict(TINY)
+    tiny.load_state_dict(saved)
+    assert "trf_blocks.0.att.mask" in saved, "the caller's dictionary stays whole"
+    ours = tiny.state_dict()
+    assert set(ours) == {name for name in saved if not name.endswith("mask")}
+    assert all(torch.equal(ours[name], saved[name]) for name in ours)
+    assert tiny.trf_blocks[0].att.mask.dtype == torch.bool
+
+
+def test_a_missing_or_unknown_weight_is_still_reported(tiny):
+    saved = books_state_dict(TINY)
+    saved["trf_blocks.0.att.W_keys.weight"] = saved.pop("trf_blocks.0.att.W_key.weight")
+    with pytest.raises(RuntimeError, match="(?s)W_key.weight.*W_keys.weight"):
+        tiny.load_state_dict(saved)
+
+
+# Total and tied: Radford et al. 2019 with the corrected figures of OpenAI's
+# repository (124M, 355M, 774M, 1.56B); with biases, as in the published checkpoints.
+PUBLISHED = {
+    "small": (163_009_536, 124_412_160, 124_439_808),
+    "medium": (406_212_608, 354_749_440, 354_823_168),
+    "large": (838_220_800, 773_891_840, 774_030_080),
+    "XL": (1_637_792_000, 1_557_380_800, 1_557_611_200),
+}
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_parameter_counts_of_the_four_sizes(size):
+    cfg, (total, tied, with_biases) = GPT2_CONFIGS[size], PUBLISHED[size]
+    with torch.device("meta"):
+        assert count_parameters(GPTModel(cfg)) == total
+        assert count_parameters(GPTModel(replace(cfg, tied_head=True))) == tied
+        like_openai = replace(cfg, tied_head=True, qkv_bias=True)
+        assert count_parameters(GPTModel(like_openai)) == with_biases
+
+
+def test_parameter_counts_of_the_parts():
+    assert count_parameters(FeedForward(GPT_CONFIG_124M)) == 4_722_432
+    assert count_parameters(MultiHeadAttention(GPT_CONFIG_124M)) == 2_360_064
+    assert count_parameters(TransformerBlock(GPT_CONFIG_124M)) == 7_085_568
+
+
+def test_a_tied_head_is_one_tensor_and_stays_one():
+    model = GPTModel(replace(TINY, tied_head=True))
+    assert model.out_head.weight is model.tok_emb.weight
+    twin = copy.deepcopy(model).to(torch.float64)
+    twin.load_state_dict(model.state_dict())
+    assert twin.out_head.weight is twin.tok_emb.weight
+    assert twin.out_head.weight is not model.out_head.weight
+    assert count_parameters(twin) == count_parameters(GPTModel(TINY)) - 11 * 20
+
+
+# --- bad token ids ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "words"),
+    [
+        (torch.zeros(3, dtype=torch.long), ValueError, r"\(3,\)"),
+        (torch.zeros(1, 2, 3, dtype=torch.long), ValueError, r"\(1, 2, 3\)"),
+        (torch.zeros(1, 0, dtype=torch.long), ValueError, r"\(1, 0\)"),
+        (torch.zeros(0, 4, dtype=torch.long), ValueError, r"\(0, 4\)"),
+        (torch.zeros(1, 2), TypeError, "float32"),
+        (torch.zeros(1, 2, dtype=torch.bool), TypeError, "bool"),
+        (torch.tensor([[3, 11]]), ValueError, "11 is outside 0..10"),
+        (torch.tensor([[3, -1]]), ValueError, "-1 is outside 0..10"),
+        (torch.zeros(1, 8, dtype=torch.long), ValueError, "8 .*context_length=7"),
+    ],
+)
+def test_bad_token_ids_are_refused_at_the_door(tiny, ids, error, words):
+    for call in (tiny, tiny.forward_hidden, lambda ids: check_token_ids(ids, TINY)):
+        with pytest.raises(error, match=words):
+            call(ids)
+
+
+def test_int32_ids_are_welcome(tiny):
+    idx = torch.tensor([[1, 2, 3]])
+    assert torch.equal(tiny(idx.int()), tiny(idx))
+
+
+# --- generation -------------------------------------------------------------------
+
+
+def test_untrained_124m_continues_as_the_book_prints_it():
+    tokenizer = get_tokenizer()
+    ids = tokenizer.encode("Hello, I am")
+    assert ids == [15496, 11, 314, 716]
+    torch.manual_seed(123)
+    model = GPTModel(GPT_CONFIG_124M).eval()
+    expected = [*ids, 27018, 24086, 47843, 30961, 42348, 7267]
+    idx = torch.tensor([ids])
+    assert generate_text_simple(model, idx, 6, 1024).tolist() == [expected]
+    assert generate_text(model, idx, 6).tolist() == [expected]
+
+
+class TableModel(torch.nn.Module):
+    """Predicts the next token from the last one alone, by a table (V, V) of scores."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.cfg = GPTConfig(
+            vocab_size=len(table), context_length=4, emb_dim=1, n_heads=1
+        )
+        self.table = torch.as_tensor(table, dtype=torch.float32)
+
+    def forward(self, idx):
+        assert idx.shape[1] <= self.cfg.context_length, "fed past the context"
+        return self.table[idx]
+
+
+# After 0 comes 1, after 1 comes 2, after 2 comes 3, after 3 comes 0.
+CIRCLE = TableModel([[0, 9, 0, 0], [0, 0, 9, 0], [0, 0, 0, 9], [9, 0, 0, 0]])
+
+
+def test_generation_slides_its_window_past_the_context():
+    start = torch.tensor([[0], [2]])
+    expected = [[0, 1, 2, 3, 0, 1, 2, 3, 0, 1], [2, 3, 0, 1, 2, 3, 0, 1, 2, 3]]
+    assert generate_text(CIRCLE, start, 9).tolist() == expected
+    assert generate_text_simple(CIRCLE, start, 9, 4).tolist() == expected
+    assert start.tolist() == [[0], [2]], "the caller's tensor stays as it is"
+
+
+def test_each_row_ends_on_its_own():
+    start = torch.tensor([[0], [2]])
+    out = generate_text(CIRCLE, start, 9, eos_id=3)
+    assert out.tolist() == [[0, 1, 2, 3], [2, 3, 3, 3]]
+
+
+def test_generation_restores_every_modes_even_after_an_error(tiny):
+    tiny.train()
+    tiny.trf_blocks[1].eval()
+    modes = [module.training for module in tiny.modules()]
+    generate_text(tiny, torch.tensor([[1]]), 2)
+    assert [module.training for module in tiny.modules()] == modes
+    with pytest.raises(RuntimeError, match="inside"), evaluating(tiny):
+        assert not tiny.training
+        raise RuntimeError("inside")
+    assert [module.training for module in tiny.modules()] == modes
+
+
+def test_generation_in_train_mode_is_not_disturbed_by_dropout(tiny):
+    idx = torch.tensor([[1, 2]])
+    expected = generate_text(tiny, idx, 5)
+    assert torch.equal(generate_text(tiny.train(), idx, 5), expected)
+
+
+def test_sampling_follows_the_softmax_of_the_tempered_logits():
+    logits = torch.tensor([[1.0, 2.0, 0.0]]).repeat(20_000, 1)
+    generator = torch.Generator().manual_seed(0)
+    drawn = sample_next_token(logits, temperature=2.0, generator=generator)
+    share = torch.bincount(drawn[:, 0], minlength=3) / len(drawn)
+    weights = [math.exp(0.5), math.exp(1.0), math.exp(0.0)]
+    expected = torch.tensor(weights) / sum(weights)
+    torch.testing.assert_close(share, expected, atol=0.015, rtol=0)
+
+
+def test_a_seeded_generator_repeats_itself(tiny):
+    def draw(seed):
+        generator = torch.Generator().manual_seed(seed)
+        idx = torch.tensor([[1], [2]])
+        return generate_text(tiny, idx, 20, temperature=2.0, generator=generator)
+
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))
+
+
+def test_top_k_keeps_k_in_every_row():
+    logits = torch.tensor([[3.0, 1.0, 2.0], [30.0, 10.0, 20.0], [5.0, 5.0, 5.0]])
+    kept = keep_top_k(logits, 2)
+    assert kept.isfinite().sum(dim=-1).tolist() == [2, 2, 2]
+    assert kept[:2].tolist() == [[3, -math.inf, 2], [30, -math.inf, 20]]
+    assert torch.equal(keep_top_k(logits, 99), logits)
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_p():
+    logits = torch.tensor([[0.1, 0.5, 0.15, 0.25], [0.97, 0.01, 0.01, 0.01]]).log()
+
+    def kept(p):
+        return keep_top_p(logits, p).isfinite().tolist()
+
+    assert kept(0.7)[0] == [False, True, False, True]
+    assert kept(0.8)[0] == [False, True, True, True]
+    assert kept(1e-9) == [[False, True, False, False], [True, False, False, False]]
+    assert torch.equal(keep_top_p(logits, 1.0), logits)
+
+
+@pytest.mark.parametrize("temperature", [0, 1e-30, 1e-7, 1e-5])
+def test_a_vanishing_temperature_is_greedy(tiny, temperature):
+    idx = torch.tensor([[1, 2], [3, 4]])
+    greedy = generate_text_simple(tiny, idx, 5, 7)
+    out = generate_text(tiny, idx, 5, temperature=temperature, top_k=50, top_p=0.9)
+    assert torch.equal(out, greedy)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"max_new_tokens": -1}, "max_new_tokens .*-1"),
+        ({"temperature": -0.5}, "temperature .*-0.5"),
+        ({"temperature": math.nan}, "temperature .*nan"),
+        ({"top_k": 0}, "top_k .*0"),
+        ({"top_k": 2.5}, "top_k .*2.5"),
+        ({"top_p": 0.0}, "top_p .*0.0"),
+        ({"top_p": 1.5}, "top_p .*1.5"),
+        ({"eos_id": 11}, "eos_id 11 .*0..10"),
+    ],
+)
+def test_senseless_sampling_settings_name_the_value(tiny, settings, words):
+    with pytest.raises(ValueError, match=words):
+        generate_text(tiny, torch.tensor([[1]]), **{"max_new_tokens": 3} | settings)
+
+
+def test_generation_checks_its_prompt_even_when_it_adds_nothing(tiny):
+    with pytest.raises(ValueError, match=r"\(1, 0\)"):
+        generate_text(tiny, torch.zeros(1, 0, dtype=torch.long), 0)
+    with pytest.raises(ValueError, match="max_new_tokens .*-2"):
+        generate_text_simple(tiny, torch.tensor([[1]]), -2, 7)
+    with pytest.raises(ValueError, match="context_size .*0"):
+        generate_text_simple(tiny, torch.tensor([[1]]), 2, 0)
+
+
+# --- the tokenizer ----------------------------------------------------------------
+
+
+def run_python(*arguments, folder=None, **environment):
+    """Run a new Python process, where tiktoken has loaded nothing yet."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+ENCODE = (
+    "import os, gpt_helpers; t = gpt_helpers.get_tokenizer();"
+    "print(t.encode('Every effort moves you'), os.environ.get('TIKTOKEN_CACHE_DIR'))"
+)
+IDS = "[6109, 3626, 6100, 345]"
+
+
+@pytest.fixture
+def own_cache(tmp_path):
+    for name in VOCABULARY_FILES:
+        shutil.copy(gpt_helpers.DATA_FOLDER / name, tmp_path)
+    return tmp_path
+
+
+def test_a_cache_folder_of_ones_own_is_used_and_kept(own_cache, tmp_path_factory):
+    result = run_python("-c", ENCODE, TIKTOKEN_CACHE_DIR=str(own_cache))
+    assert f"{IDS} {own_cache}" in result.stdout
+    other = tmp_path_factory.mktemp("other")
+    result = run_python("-c", ENCODE, TIKTOKEN_CACHE_DIR=str(other))
+    assert f"{IDS} {other}" in result.stdout
+    assert not list(other.iterdir()), "a folder that holds other things is left alone"
+
+
+@pytest.mark.parametrize("name", VOCABULARY_FILES)
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_a_bad_vocabulary_file_is_named_and_never_deleted(own_cache, name, harm):
+    path = own_cache / name
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n")[:-1])
+    result = run_python("-c", ENCODE, TIKTOKEN_CACHE_DIR=str(own_cache))
+    assert result.returncode == 1
+    last_line = result.stderr.strip().splitlines()[-1]
+    assert last_line.startswith("ValueError") and harm in last_line
+    assert str(path) in last_line
+    assert path.exists() == (harm == "damaged")
+
+
+# --- the module as a program and as a text ----------------------------------------
+
+
+def test_importing_the_module_leaves_matplotlib_alone():
+    code = "import gpt_helpers, sys; print('matplotlib' in sys.modules)"
+    assert run_python("-c", code).stdout.strip() == "False"
+
+
+def test_the_module_runs_as_a_program_and_says_it_is_untrained(tmp_path):
+    result = run_python(str(MODULE), "Hello, I am", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "untrained" in result.stdout
+    assert "Hello, I am Feature" in result.stdout
+    empty = run_python(str(MODULE), "", folder=tmp_path)
+    assert empty.returncode == 2 and "empty" in empty.stderr
+
+
+SIZES = {"B": 2, "T": 3, "C": 20, "H": 4, "D": 5, "V": 11, "k": 6}
+
+
+def shape_comments():
+    """{line number: (the name assigned there, None for a return; its shape)}."""
+    lines = MODULE.read_text(encoding="utf-8").splitlines()
+    found = {}
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if not isinstance(node, (ast.Assign, ast.Return)):
+            continue
+        comment = lines[node.end_lineno - 1].partition("#")[2].strip()
+        if comment.startswith("("):
+            dims = comment.strip("()").split(", ")
+            shape = tuple(SIZES[d] if d in SIZES else int(d) for d in dims)
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            if isinstance(target, ast.Tuple):
+                target = target.elts[0]
+            found[node.lineno] = target and target.id, shape
+            assert node.lineno == node.end_lineno
+    return found
+
+
+def test_shape_comments_hold_in_a_real_run():
+    comments, seen, last_line = shape_comments(), set(), {}
+
+    def check(frame, value_returned=None):
+        line = last_line.get(id(frame))
+        if line not in comments:
+            return
+        name, shape = comments[line]
+        if name is not None:
+            value = frame.f_locals[name]
+        elif value_returned is not None:
+            value = value_returned
+        else:
+            return
+        if isinstance(value, tuple):
+            value = value[0]
+        assert tuple(value.shape) == shape, f"line {line}: {tuple(value.shape)}"
+        seen.add(line)
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename != str(MODULE):
+            return None
+        if event in ("line", "return"):
+            check(frame, argument if event == "return" else None)
+            last_line[id(frame)] = frame.f_lineno
+        if event in ("call", "return"):
+            last_line.pop(id(frame), None)
+        return trace
+
+    model = GPTModel(replace(TINY, drop_rate=0.0))
+    idx = torch.randint(0, 11, (2, 3))
+    sys.settrace(trace)
+    try:
+        model(idx)
+        generate_text_simple(model, idx, 1, 7)
+        generate_text(model, idx, 1, temperature=1.0, top_k=6, top_p=0.9, eos_id=0)
+    finally:
+        sys.settrace(None)
+    assert len(comments) > 20
+    assert seen == set(comments), "a shape comment that no run reached"
