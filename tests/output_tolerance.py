@@ -11,7 +11,19 @@ from decimal import Decimal
 from itertools import zip_longest
 
 from nbval.plugin import IPyNbCell, IPyNbFile
+
 from plot_data import MIME as PLOT_DATA
+
+# Run in every kernel before the notebook: figures carry their data, and what the
+# notebook does with the exercises is not taken for a learner's progress.
+KERNEL_SETUP = """
+import pathlib, tempfile
+import lesson_checks, plot_data
+plot_data.register()
+lesson_checks.folder = tempfile.TemporaryDirectory()  # deleted with the kernel
+lesson_checks.PROGRESS_FILE = pathlib.Path(lesson_checks.folder.name, "my-progress.json")
+del pathlib, tempfile, lesson_checks, plot_data
+"""
 
 # A number that is not part of a word, with the spaces that pad it.
 NUMBER = re.compile(r" *((?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w))")
@@ -75,8 +87,7 @@ def compare_outputs(self, test, ref, skip_compare=None):
 
 def setup(self):
     start_kernel(self)
-    code = "import plot_data; plot_data.register()"
-    message = self.kernel.kc.execute(code, silent=True, store_history=False)
+    message = self.kernel.kc.execute(KERNEL_SETUP, silent=True, store_history=False)
     self.kernel.await_idle(message, timeout=60)
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from output_tolerance import settle_outputs
+
+from output_tolerance import KERNEL_SETUP, settle_outputs
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -29,9 +30,7 @@ def record(path: Path) -> None:
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
-        extra_arguments=[
-            "--IPKernelApp.exec_lines=['import plot_data; plot_data.register()']"
-        ],
+        extra_arguments=[f"--IPKernelApp.exec_lines={[KERNEL_SETUP]!r}"],
     ).execute()
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell, old in zip(notebook.cells, stored, strict=True):
@@ -48,7 +47,7 @@ def main(arguments: list[str]) -> int:
     everywhere = [
         p
         for f in ("notebooks", "exercise-solutions")
-        for p in (ROOT / f).glob("*.ipynb")
+        for p in (ROOT / f).glob("[0-9]*.ipynb")
     ]
     paths = [Path(a).resolve() for a in arguments] or sorted(everywhere)
     failed = 0
