@@ -344,7 +344,7 @@ def generate_text_simple(
     if context_size < 1:
         raise ValueError(f"context_size must be 1 or more, not {context_size}")
     for _ in range(max_new_tokens):
-        logits = model(idx[:, -context_size:])[:, -1, :]  # (B, V)
+        logits = model(idx[..., -context_size:])[:, -1, :]  # (B, V)
         next_id = logits.argmax(dim=-1, keepdim=True)  # (B, 1)
         idx = torch.cat([idx, next_id], dim=1)
     return idx
@@ -463,7 +463,7 @@ def generate_text(
     """
     check_sampling(max_new_tokens, temperature, top_k, top_p, eos_id, model.cfg)
     context_length = model.cfg.context_length
-    check_token_ids(idx[:, -context_length:], model.cfg)
+    check_token_ids(idx[..., -context_length:], model.cfg)
     ended = torch.zeros(idx.shape[0], 1, dtype=torch.bool, device=idx.device)
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     with evaluating(model):

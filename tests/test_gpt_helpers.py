@@ -419,6 +419,10 @@ def test_senseless_sampling_settings_name_the_value(tiny, settings, words):
 def test_generation_checks_its_prompt_even_when_it_adds_nothing(tiny):
     with pytest.raises(ValueError, match=r"\(1, 0\)"):
         generate_text(tiny, torch.zeros(1, 0, dtype=torch.long), 0)
+    for call in (generate_text, generate_text_simple):
+        settings = () if call is generate_text else (7,)
+        with pytest.raises(ValueError, match=r"\(2,\)"):
+            call(tiny, torch.tensor([1, 2]), 3, *settings)
     with pytest.raises(ValueError, match="max_new_tokens .*-2"):
         generate_text_simple(tiny, torch.tensor([[1]]), -2, 7)
     with pytest.raises(ValueError, match="context_size .*0"):
