@@ -18,11 +18,12 @@ from plot_data import MIME as PLOT_DATA
 # notebook does with the exercises is not taken for a learner's progress.
 KERNEL_SETUP = """
 import pathlib, tempfile
-import lesson_checks, plot_data
+import plot_data
+from lesson_checks import engine
 plot_data.register()
-lesson_checks.folder = tempfile.TemporaryDirectory()  # deleted with the kernel
-lesson_checks.PROGRESS_FILE = pathlib.Path(lesson_checks.folder.name, "my-progress.json")
-del pathlib, tempfile, lesson_checks, plot_data
+engine.folder = tempfile.TemporaryDirectory()  # deleted with the kernel
+engine.PROGRESS_FILE = pathlib.Path(engine.folder.name, engine.PROGRESS_FILE.name)
+del engine, pathlib, plot_data, tempfile
 """
 
 # A number that is not part of a word, with the spaces that pad it.

@@ -1,0 +1,296 @@
+"""What a notebook must be before nbval runs it: executed, clean, true to the module."""
+
+import ast
+import difflib
+import math
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+import gpt_helpers
+from plot_data import MIME as PLOT_DATA
+from record import METADATA, ROOT
+
+LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+SOLUTIONS = sorted((ROOT / "exercise-solutions").glob("[0-9]*.ipynb"))
+MODULE_TEXT = Path(gpt_helpers.__file__).read_text(encoding="utf-8")
+
+# Cells whose output nbval may ignore: (notebook, why). Only timings and progress bars.
+IGNORED = {}
+
+each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
+each_notebook = pytest.mark.parametrize(
+    "path", LESSONS + SOLUTIONS, ids=lambda p: f"{p.parent.name}/{p.stem}"
+)
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path):
+    return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+def printed(cell):
+    """The text that a code cell shows."""
+    return "".join(
+        output.get("text", "") + output.get("data", {}).get("text/plain", "")
+        for output in cell.outputs
+    )
+
+
+def test_there_are_lessons():
+    numbers = [int(path.name[:2]) for path in LESSONS]
+    assert numbers == list(range(1, len(LESSONS) + 1)) and len(LESSONS) >= 7
+
+
+# --- executed and clean -----------------------------------------------------------
+
+
+@each_notebook
+def test_every_code_cell_was_executed_in_order(path):
+    counts = [cell.execution_count for cell in code_cells(path)]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+FORBIDDEN = {
+    "an absolute path": r"(?<![\w/.:])/(?:[\w.+-]+/)+[\w.+-]+|\b[A-Z]:\\\w",
+    "an object's address": r"\bat 0x[0-9a-fA-F]{6,}",
+    "a version number": r"\b\d+\.\d+\.\d+\b",
+}
+
+
+@each_notebook
+def test_outputs_hold_nothing_that_differs_between_machines(path):
+    for cell in code_cells(path):
+        for output in cell.outputs:
+            assert output.output_type != "error", cell.source
+            assert output.get("name") != "stderr", output.text
+        for what, pattern in FORBIDDEN.items():
+            hit = re.search(pattern, printed(cell))
+            assert not hit, f"{what}: {hit[0]!r} from\n{cell.source}"
+
+
+@each_notebook
+def test_metadata_is_reduced_to_the_kernel(path):
+    assert read(path).metadata == METADATA
+
+
+@each_notebook
+def test_every_figure_has_its_data_and_its_words(path):
+    cells = read(path).cells
+    for cell, after in zip(cells, [*cells[1:], None], strict=True):
+        pictures = [
+            o for o in cell.get("outputs", []) if "image/png" in o.get("data", {})
+        ]
+        for picture in pictures:
+            assert picture.data.get(PLOT_DATA), f"record it again:\n{cell.source}"
+            assert after and after.source.startswith("*In words:*"), cell.source
+
+
+@each_notebook
+def test_no_cell_escapes_the_comparison(path):
+    escaping = [
+        cell.source
+        for cell in code_cells(path)
+        if re.search("(?i)nbval", " ".join(cell.metadata.get("tags", [])) + cell.source)
+    ]
+    assert len(escaping) == len([name for name in IGNORED if name == path.name])
+
+
+# --- the form of a lesson ---------------------------------------------------------
+
+
+@each_lesson
+def test_lesson_has_the_common_form(path):
+    cells = read(path).cells
+    title = cells[0].source
+    assert re.match(rf"# {int(path.name[:2])} · \w", title)
+    for part in ("**You build**", "**You need**", "**Time**", "**Memory**"):
+        assert part in title, part
+    kinds = "".join(cell.cell_type[0] for cell in cells)
+    assert "ccc" not in kinds, "more than two code cells in a row"
+    for cell in code_cells(path):
+        lines = [line for line in cell.source.splitlines() if line.strip()]
+        owned = (
+            "class MultiHeadAttention" in cell.source
+            or "def generate_text(" in cell.source
+        )
+        assert len(lines) <= (45 if owned else 30), cell.source
+        assert "sys.path" not in cell.source
+
+
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*LESSONS, *SOLUTIONS, ROOT / "README.md", ROOT / "notebooks/data/SOURCES.md"],
+    ids=lambda p: p.name,
+)
+def test_links_within_the_project_lead_somewhere(path):
+    if path.suffix == ".md":
+        texts = [path.read_text(encoding="utf-8")]
+    else:
+        texts = [c.source for c in read(path).cells if c.cell_type == "markdown"]
+    for target in LINK.findall("\n".join(texts)):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
+
+
+# --- figures in the prose ---------------------------------------------------------
+
+# What counts as a figure that a cell must have computed: 4 digits and more, thousands
+# with commas, 2 decimals and more, powers of ten, and anything before a unit.
+FIGURE = re.compile(
+    r"(?<![\w.,])[−-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{4,}(?:\.\d+)?|\d+\.\d{2,}(?:e-?\d+)?"
+    r"|\d+(?:\.\d+)?e-?\d+|\d+(?:\.\d+)?(?=\s?(?:×(?!\s?\d)|%|[MG]i?B\b)))"
+)
+MARK = re.compile(r"<!-- = (.+?) -->")
+
+
+def figures_in(text):
+    """Yield (figure, expression of the invisible mark behind it or None)."""
+    text = re.sub(r"```.*?```|\]\([^)]*\)", " ", text, flags=re.DOTALL)
+    for match in FIGURE.finditer(text):
+        mark = MARK.match(text, match.end())
+        yield match[0].replace("−", "-"), mark and mark[1]
+
+
+def value_of(figure):
+    return float(figure.replace(",", ""))
+
+
+@each_lesson
+def test_every_figure_in_the_prose_is_computed(path):
+    shown = " ".join(
+        printed(cell) + re.sub(r"#.*", "", cell.source) for cell in code_cells(path)
+    )
+    shown = shown.replace("−", "-")
+    missing = []
+    for cell in read(path).cells[1:]:
+        if cell.cell_type != "markdown":
+            continue
+        for figure, expression in figures_in(cell.source):
+            if expression is None:
+                pattern = rf"(?<![\w.,]){re.escape(figure.lstrip('-'))}(?!\d|,\d|\.\d)"
+                if not re.search(pattern, shown):
+                    missing.append(figure)
+                continue
+            value = eval(expression, vars(gpt_helpers) | {"math": math, "torch": torch})
+            places = len(figure.partition(".")[2])
+            assert round(value, places) == value_of(figure), expression
+    assert not missing, f"no cell computes {missing}"
+
+
+def test_a_figure_in_prose_is_recognized():
+    text = (
+        "C is 768, 163,009,536 in all, 0.19 and 4.7e-4, 12 MB, 1099×, 4 × 4, of 1979."
+    )
+    assert [figure for figure, _ in figures_in(text)] == [
+        "163,009,536",
+        "0.19",
+        "4.7e-4",
+        "12",
+        "1099",
+        "1979",
+    ]
+
+
+# --- one truth --------------------------------------------------------------------
+
+
+def defined_names(node):
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [t.id for t in node.targets if isinstance(t, ast.Name)]
+    return []
+
+
+def definitions(text):
+    """{name: its definition}, docstrings and blank lines removed."""
+    lines, found = text.splitlines(), {}
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
+            node
+        ):
+            docstring = node.body[0]
+            for i in range(docstring.lineno - 1, docstring.end_lineno):
+                lines[i] = ""
+    for node in tree.body:
+        first = min(
+            [node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]
+        )
+        kept = [line for line in lines[first - 1 : node.end_lineno] if line.strip()]
+        found |= dict.fromkeys(defined_names(node), "\n".join(kept))
+    return found
+
+
+MODULE = {
+    name: text
+    for name, text in definitions(MODULE_TEXT).items()
+    if not name.startswith("_")
+}
+TAUGHT = {}  # {public name: [(lesson number, definition), …]} in the order of the lessons
+for lesson in LESSONS:
+    for lesson_cell in code_cells(lesson):
+        if any(
+            tag.startswith("exercise:") for tag in lesson_cell.metadata.get("tags", [])
+        ):
+            continue
+        for taught_name, definition in definitions(lesson_cell.source).items():
+            if taught_name in MODULE:
+                place = int(lesson.name[:2]), definition
+                TAUGHT.setdefault(taught_name, []).append(place)
+
+# What no lesson builds: where the data lies, and the module as a program.
+NOT_TAUGHT = {"DATA_FOLDER", "VOCABULARY_FILES", "get_tokenizer", "main"}
+
+
+def test_every_public_name_is_built_in_a_lesson():
+    assert set(MODULE) - set(TAUGHT) == NOT_TAUGHT
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_the_last_lesson_holds_the_modules_definition(name):
+    number, text = TAUGHT[name][-1]
+    diff = difflib.unified_diff(
+        MODULE[name].splitlines(),
+        text.splitlines(),
+        "gpt_helpers.py",
+        f"lesson {number}",
+    )
+    assert text == MODULE[name], "\n".join(diff)
+    documentation = getattr(gpt_helpers, name).__doc__
+    if text.startswith(("class", "def", "@")):
+        line = re.search(r"Lesson: (.+)", documentation)[1]
+        assert line.endswith(f"{number}."), f"the docstring of {name} says {line}"
+
+
+# How an earlier definition is shown equal to the module's, by name.
+EQUAL = {
+    "GPTConfig": lambda early, final: (
+        asdict(early()).items() <= asdict(final()).items()
+    ),
+    "GPT_CONFIG_124M": lambda early, final: early == final,
+}
+EARLIER = [
+    (name, number, text)
+    for name, places in TAUGHT.items()
+    for number, text in places[:-1]
+]
+
+
+@pytest.mark.parametrize(("name", "number", "text"), EARLIER)
+def test_an_earlier_definition_gives_the_same_results(name, number, text):
+    namespace = dict(vars(gpt_helpers))
+    exec(text, namespace)
+    assert namespace[name] is not getattr(gpt_helpers, name)
+    assert EQUAL[name](namespace[name], getattr(gpt_helpers, name)), f"lesson {number}"
