@@ -1,0 +1,288 @@
+"""Every exercise: unsolved, solved, and wrong in each of the ways that have a name."""
+
+import importlib
+import json
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+from lesson_checks import check, engine, progress
+from lesson_checks.engine import EXERCISES, judge
+from test_lessons import LESSONS, SOLUTIONS
+
+# {exercise: [right answer, …]} and {exercise: [(words of what is said, wrong answer), …]}
+RIGHT, WRONG = {}, {}
+for answers in sorted(Path(__file__).parent.glob("answers_*.py")):
+    module = importlib.import_module(answers.stem)
+    RIGHT |= module.RIGHT
+    WRONG |= module.WRONG
+
+KINDS = "Predict", "Write", "Find the bug", "Explore"
+
+
+def tagged_cells(paths, kind):
+    """{exercise: cell} of the cells tagged ``kind:exercise``."""
+    found = {}
+    for path in paths:
+        for cell in nbformat.read(path, as_version=4).cells:
+            for tag in cell.metadata.get("tags", []):
+                name, _, number = tag.partition(":")
+                if name == kind:
+                    assert number not in found, f"two cells tagged {tag}"
+                    assert int(number.partition(".")[0]) == int(path.name[:2])
+                    found[number] = cell
+    return found
+
+
+HOLES, CHECKS = tagged_cells(LESSONS, "exercise"), tagged_cells(LESSONS, "check")
+SOLVED = tagged_cells(SOLUTIONS, "exercise")
+SOLVED_CHECKS = tagged_cells(SOLUTIONS, "check")
+
+each_exercise = pytest.mark.parametrize("number", EXERCISES)
+
+
+def text_of(cell):
+    return "".join(output.get("text", "") for output in cell.outputs)
+
+
+def test_lessons_solutions_checks_and_answers_hold_the_same_exercises():
+    everywhere = [HOLES, CHECKS, SOLVED, SOLVED_CHECKS, RIGHT]
+    assert [list(numbers) for numbers in everywhere] == 5 * [list(EXERCISES)]
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
+def test_each_lesson_ends_with_three_to_five_exercises_of_known_kinds(path):
+    lesson = str(int(path.name[:2]))
+    expected = [n for n in EXERCISES if n.partition(".")[0] == lesson]
+    assert 3 <= len(expected) <= 5
+    cells = nbformat.read(path, as_version=4).cells
+    headings = [
+        line
+        for cell in cells
+        for line in cell.source.splitlines()
+        if line.startswith("### Exercise ")
+    ]
+    titles = [
+        f"### Exercise {number} · {kind}: {EXERCISES[number].title}"
+        for number in expected
+        for kind in KINDS
+    ]
+    assert len(headings) == len(expected) and set(headings) <= set(titles)
+
+
+# --- the notebooks ----------------------------------------------------------------
+
+
+@each_exercise
+def test_the_unsolved_lesson_says_not_attempted_and_nothing_else(number):
+    assert text_of(HOLES[number]) == ""
+    assert text_of(CHECKS[number]) == "not attempted yet\n"
+
+
+@each_exercise
+def test_the_solution_is_the_lessons_cell_with_its_hole_filled(number):
+    hole = HOLES[number].source.splitlines()
+    solved = SOLVED[number].source.splitlines()
+    assert SOLVED_CHECKS[number].source == CHECKS[number].source
+    assert text_of(SOLVED_CHECKS[number]).startswith("correct. ")
+    if EXERCISES[number].given is not None:
+        kept = [line for line in hole if line in solved]
+        assert len(hole) - len(kept) <= 3, "more than the bug was changed"
+        return
+    gaps = [i for i, line in enumerate(hole) if "..." in line]
+    assert gaps, "nothing to fill in"
+    before, after = hole[: gaps[0]], hole[gaps[-1] + 1 :]
+    assert solved[: len(before)] == before
+    assert not after or solved[-len(after) :] == after
+
+
+@each_exercise
+def test_the_hole_is_recognized_when_the_cell_is_run(number):
+    """The stored outputs say so too; this runs the cell against the checks."""
+    exercise = EXERCISES[number]
+    if exercise.given is not None:
+        assert judge(exercise, exercise.given)[0] == "open"
+    else:
+        assert judge(exercise, ...)[0] == "open"
+        if callable(exercise.right):
+            assert judge(exercise, lambda *_: ...)[0] == "open"
+
+
+# --- the checks -------------------------------------------------------------------
+
+
+@each_exercise
+def test_every_right_answer_is_accepted(number):
+    exercise = EXERCISES[number]
+    if callable(exercise.right):
+        assert len(RIGHT[number]) >= 2, "write two different right answers"
+    for answer in [exercise.right, *RIGHT[number]]:
+        assert judge(exercise, answer) == ("done", f"correct. {exercise.why}")
+
+
+@each_exercise
+def test_every_mistake_is_called_by_its_own_name(number):
+    exercise = EXERCISES[number]
+    messages = [message for message, _ in exercise.mistakes]
+    assert messages and len(set(messages)) == len(messages)
+    for message, wrong in exercise.mistakes:
+        if wrong is not exercise.given:
+            assert judge(exercise, wrong) == ("failing", f"not yet. {message}")
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "answer"),
+    [(n, words, answer) for n, wrongs in WRONG.items() for words, answer in wrongs],
+)
+def test_mistakes_written_otherwise_are_named_too(number, words, answer):
+    state, text = judge(EXERCISES[number], answer)
+    assert state == "failing" and words in text
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """An exercise outside the lessons: double the numbers."""
+    monkeypatch.setattr(engine, "EXERCISES", {})
+
+    def inputs():
+        return [(torch.tensor([[1.0, 2.0]]),), (torch.arange(6.0).reshape(2, 3),)]
+
+    exercise = engine.Exercise("0.1", "Double", "Twice is twice.", inputs)
+    exercise.reference(lambda x: 2 * x)
+    exercise.mistake("Once more.")(lambda x: x)
+    return exercise
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "words"),
+    [
+        (lambda x: x + x, "done", "Twice is twice."),
+        (lambda x: x.mul_(2), "done", ""),
+        (lambda x: 2 * x.double(), "done", ""),
+        (lambda x: (2 * x).tolist(), "done", ""),
+        (lambda x: ..., "open", "not attempted yet"),
+        (lambda x: x.clone(), "failing", "Once more."),
+        (lambda x: None, "failing", "returns None"),
+        (lambda x: 2 * x.T, "failing", "axes are in another order"),
+        (lambda x: 2 * x[None], "failing", "(1, 1, 2), not (1, 2)"),
+        (lambda x: 2 * x[:, :1], "failing", "(1, 1), not (1, 2)"),
+        (lambda x: 6 * x, "failing", "Every number is 3 times"),
+        (lambda x: 2 * x + 0.5, "failing", "Every number is 0.5 more than"),
+        (lambda x: 2 * x.flip(-1), "failing", "wrong places"),
+        (lambda x: x / 0, "failing", "nan or infinite"),
+        (lambda x: 2 * x + x**9, "failing", "first at index (0, 0): expected 2, got 3"),
+        (lambda x: "two", "failing", "of type Tensor, not str"),
+        (lambda: 2, "failing", "could not be called"),
+        (lambda x: x.no_such_thing, "failing", "of your code raised AttributeError"),
+        (lambda x: torch.zeros(2) @ torch.zeros(3), "failing", "@ torch.zeros(3)"),
+        (7, "failing", "should be a function or class, not 7"),
+    ],
+)
+def test_what_is_said_of_an_answer(made, answer, state, words):
+    said_state, text = judge(made, answer)
+    assert said_state == state and words in text
+
+
+def test_slips_in_several_parts_of_an_answer_are_each_named(made):
+    exercise = engine.Exercise("0.3", "Three counts", "So it is.")
+    exercise.reference({"a": 1, "b": 2, "c": 3})
+    exercise.mistake("One too many in a.")(exercise.right | {"a": 2})
+    exercise.mistake("Twice b.")(exercise.right | {"b": 4})
+    exercise.mistake("All the same.")({"a": 1, "b": 1, "c": 1})
+
+    def said(**answer):
+        return judge(exercise, exercise.right | answer)[1]
+
+    assert said(a=2, b=4) == "not yet. One too many in a. Twice b."
+    assert said(b=4, c=9) == "not yet. Twice b. Look again at 'c'."
+    assert said(b=1, c=1) == "not yet. All the same."
+    assert said(a=7, c=9) == "not yet. Look again at 'a', 'c'."
+    assert said(d=7) == "not yet. Nobody asked for 'd'."
+
+
+def test_a_bug_left_as_it_was_given_is_no_attempt(made):
+    """Whichever way the lesson and the checks import a name."""
+    given, same_bug, fixed = {}, {}, {}
+    body = "def answer(x):\n    for _ in range(2):\n        x = {}\n    return x"
+    exec("import torch\n" + body.format("torch.neg(torch.neg(x))"), given)
+    same_bug["torch"] = fixed["torch"] = torch
+    exec(body.format("torch.neg(torch.neg(x))  # why?"), same_bug)
+    exec(body.format("torch.neg(x.neg())"), fixed)
+    made.bug("Still once.")(given["answer"])
+    assert judge(made, same_bug["answer"])[0] == "open"
+    assert judge(made, fixed["answer"])[0] == "failing"
+
+
+def test_the_plain_report_shows_the_smallest_failing_input(made):
+    text = judge(made, lambda x: 2 * x + (x > 4) * 0.1)[1]
+    assert "1 of 2 inputs" in text
+    assert "argument 1: [0.0000, 1.0000, 2.0000, 3.0000, 4.0000, 5.0000]" in text
+    assert "shape (2, 3)" in text
+
+
+def test_an_integer_must_be_exact_and_may_be_written_as_a_quotient(made):
+    exercise = engine.Exercise("0.2", "Count", "So many.")
+    exercise.reference(163_009_536)
+    assert judge(exercise, 2 * 163_009_536 / 2)[0] == "done"
+    assert judge(exercise, 163_009_537)[0] == "failing"
+    assert judge(exercise, {"total": ...}) == ("open", "not attempted yet")
+    half = judge(exercise, {"total": ..., "matrices": 3})
+    assert half == ("open", "not complete yet. Still to fill in: 'total'.")
+
+
+# --- progress ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def progress_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(engine, "PROGRESS_FILE", tmp_path / "my-progress.json")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "my-progress.json"
+
+
+def test_progress_is_kept_in_a_file_and_shown(made, progress_file, capsys):
+    check("0.1", lambda x: x + x)
+    assert json.loads(progress_file.read_text()) == {"0.1": "done"}
+    progress()
+    said = capsys.readouterr().out
+    assert "0       0.1                 -                   -\n1 of 1 done" in said
+    check("0.1", lambda x: x)
+    progress()
+    assert "0       -                   0.1 " in capsys.readouterr().out
+    assert os.listdir(progress_file.parent) == [progress_file.name]
+
+
+@pytest.mark.parametrize("content", ["{half", "[1]", ""])
+def test_a_damaged_progress_file_is_named_and_kept(
+    made, progress_file, capsys, content
+):
+    progress_file.write_text(content)
+    check("0.1", lambda x: x + x)
+    progress()
+    said = capsys.readouterr().out
+    assert said.startswith("correct. ") and said.count("my-progress.json") == 2
+    assert progress_file.read_text() == content
+
+
+def test_running_a_solution_is_no_progress(made, progress_file, monkeypatch):
+    folder = progress_file.parent / "exercise-solutions"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    check("0.1", lambda x: x + x)
+    assert not progress_file.exists()
+
+
+def test_checking_leaves_the_notebooks_random_numbers_alone(made, progress_file):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    check("0.1", lambda x: x + torch.rand_like(x))
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_an_unknown_exercise_is_named(made, progress_file, capsys):
+    check("9.9", 1)
+    assert "no exercise 9.9; there are 0.1" in capsys.readouterr().out
