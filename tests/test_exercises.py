@@ -44,6 +44,15 @@ SOLVED_CHECKS = tagged_cells(SOLUTIONS, "check")
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As ``check`` does; a second thread only waits for the first."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def text_of(cell):
     return "".join(output.get("text", "") for output in cell.outputs)
 
