@@ -212,7 +212,8 @@ def judge(exercise: Exercise, answer) -> tuple[str, str]:
         return "done", f"correct. {exercise.why}"
     for message, wrong in exercise.mistakes:
         if exercise.agree(exercise.outcomes(wrong), got):
-            return "failing", f"not yet. {message}"
+            raised = [what_was_raised(g) for g in got if isinstance(g, Exception)]
+            return "failing", "\n".join([f"not yet. {message}", *raised[:1]])
     if sentences := by_key(exercise, answer):
         return "failing", f"not yet. {sentences}"
     return "failing", f"not yet. {report(exercise, expected, got)}"
