@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+from fractions import Fraction
 from pathlib import Path
 
 import nbformat
@@ -226,6 +227,19 @@ def test_a_bug_left_as_it_was_given_is_no_attempt(made):
     assert judge(made, fixed["answer"])[0] == "failing"
 
 
+def helper_of_the_lesson(x):
+    raise ValueError("from the lesson")
+
+
+def test_the_line_shown_is_the_answers_own(made):
+    """Also where the exception comes from a function that another cell defines."""
+    namespace = {"helper_of_the_lesson": helper_of_the_lesson}
+    code = "def answer(x):\n    x = 2 * x\n    return helper_of_the_lesson(x)\n"
+    exec(compile(code, "learners-cell", "exec"), namespace)
+    text = judge(made, namespace["answer"])[1]
+    assert "Line 3 of your code raised ValueError: from the lesson" in text
+
+
 def test_the_plain_report_shows_the_smallest_failing_input(made):
     text = judge(made, lambda x: 2 * x + (x > 4) * 0.1)[1]
     assert "1 of 2 inputs" in text
@@ -237,7 +251,9 @@ def test_an_integer_must_be_exact_and_may_be_written_as_a_quotient(made):
     exercise = engine.Exercise("0.2", "Count", "So many.")
     exercise.reference(163_009_536)
     assert judge(exercise, 2 * 163_009_536 / 2)[0] == "done"
+    assert judge(exercise, Fraction(163_009_536))[0] == "done"
     assert judge(exercise, 163_009_537)[0] == "failing"
+    assert judge(exercise, 163_009_537.0)[0] == "failing"
     assert judge(exercise, {"total": ...}) == ("open", "not attempted yet")
     half = judge(exercise, {"total": ..., "matrices": 3})
     assert half == ("open", "not complete yet. Still to fill in: 'total'.")
@@ -261,8 +277,16 @@ def test_progress_is_kept_in_a_file_and_shown(made, progress_file, capsys):
     assert "0       0.1                 -                   -\n1 of 1 done" in said
     check("0.1", lambda x: x)
     progress()
-    assert "0       -                   0.1 " in capsys.readouterr().out
+    assert "1 of 1 done" in capsys.readouterr().out, "solved once is solved"
     assert os.listdir(progress_file.parent) == [progress_file.name]
+
+
+def test_an_attempt_that_fails_is_listed_so(made, progress_file, capsys):
+    check(0.1, lambda x: x)
+    progress()
+    assert (
+        "0       -                   0.1                 -" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("content", ["{half", "[1]", ""])

@@ -10,16 +10,14 @@ import inspect
 import itertools
 import json
 import os
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from types import CodeType
 
 import torch
 from torch import Tensor
-
-import gpt_helpers
 
 PROGRESS_FILE = Path(__file__).resolve().parent.parent / "my-progress.json"
 EXERCISES: dict[str, "Exercise"] = {}
@@ -120,6 +118,8 @@ def as_tensor(result):
     """A tensor where the result is one, a number, or numbers in a list; else itself."""
     if isinstance(result, Tensor):
         return result.detach().cpu()
+    if isinstance(result, (float, Fraction)):
+        return torch.tensor(float(result), dtype=torch.float64)
     try:
         return torch.as_tensor(result)
     except (TypeError, ValueError, RuntimeError):
@@ -156,11 +156,16 @@ def contains_ellipsis(value) -> bool:
     return value is ...
 
 
+def functions_of(answer) -> list:
+    """A function, or the functions of a class, without decorators."""
+    found = vars(answer).values() if isinstance(answer, type) else [answer]
+    found = [inspect.unwrap(f) for f in found if callable(f)]
+    return [f for f in found if hasattr(f, "__code__")]
+
+
 def compiled(answer) -> list:
     """What Python made of a function, or of a class's functions, names aside."""
-    functions = vars(answer).values() if isinstance(answer, type) else [answer]
-    functions = [inspect.unwrap(f) for f in functions if callable(f)]
-    return [essence(f.__code__) for f in functions if hasattr(f, "__code__")]
+    return [essence(function.__code__) for function in functions_of(answer)]
 
 
 def essence(code: CodeType) -> list[tuple]:
@@ -183,6 +188,7 @@ def essence(code: CodeType) -> list[tuple]:
 
 def check(number: str, answer) -> None:
     """Judge an answer to an exercise, say what was found, and note the progress."""
+    number = str(number)
     if number not in EXERCISES:
         print(f"There is no exercise {number}; there are {', '.join(EXERCISES)}.")
         return
@@ -212,11 +218,13 @@ def judge(exercise: Exercise, answer) -> tuple[str, str]:
         return "done", f"correct. {exercise.why}"
     for message, wrong in exercise.mistakes:
         if exercise.agree(exercise.outcomes(wrong), got):
-            raised = [what_was_raised(g) for g in got if isinstance(g, Exception)]
+            raised = [
+                what_was_raised(g, answer) for g in got if isinstance(g, Exception)
+            ]
             return "failing", "\n".join([f"not yet. {message}", *raised[:1]])
     if sentences := by_key(exercise, answer):
         return "failing", f"not yet. {sentences}"
-    return "failing", f"not yet. {report(exercise, expected, got)}"
+    return "failing", f"not yet. {report(exercise, answer, expected, got)}"
 
 
 def by_key(exercise: Exercise, answer) -> str | None:
@@ -254,7 +262,7 @@ def what_is_missing(answer) -> str:
     return "not attempted yet"
 
 
-def report(exercise: Exercise, expected: list, got: list) -> str:
+def report(exercise: Exercise, answer, expected: list, got: list) -> str:
     """The plain report: the smallest failing input, expected and got."""
     failing = [
         i
@@ -263,9 +271,9 @@ def report(exercise: Exercise, expected: list, got: list) -> str:
     ]
     first = failing[0]
     if isinstance(got[first], Exception):
-        return what_was_raised(got[first])
+        return what_was_raised(got[first], answer)
     if got[first] is None and callable(exercise.right):
-        return "Your function returns None; is its `return` missing?"
+        return "Your function returns None: is a `return` missing, or never reached?"
     lines = [difference(expected[first], got[first], exercise.tolerance)]
     arguments = exercise.inputs()[first]
     if arguments:
@@ -278,13 +286,12 @@ def report(exercise: Exercise, expected: list, got: list) -> str:
     return "\n".join(lines)
 
 
-def what_was_raised(error: Exception) -> str:
-    """Show an exception as the learner's own, with the line that raised it."""
+def what_was_raised(error: Exception, answer) -> str:
+    """Show an exception as the learner's own, with the line of the answer it left."""
     name = f"{type(error).__name__}: {error}"
-    folder = str(Path(__file__).parent)
-    inside = (sys.prefix, sys.base_prefix, folder, gpt_helpers.__file__, "<string>")
+    files = {function.__code__.co_filename for function in functions_of(answer)}
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(inside)]
+    own = [frame for frame in frames if frame.filename in files]
     if not own:
         return f"Your answer could not be called as the task says: {name}"
     return f"Line {own[-1].lineno} of your code raised {name}\n    {own[-1].line}"
@@ -318,10 +325,10 @@ def shape_difference(expected: Tensor, got: Tensor, tolerance: float) -> str:
     shapes = f"The shape is {tuple(got.shape)}, not {tuple(expected.shape)}"
     for order in itertools.permutations(range(got.ndim)):
         if same(expected, got.permute(order), tolerance):
-            return f"{shapes}; the numbers are right, the axes are in another order."
+            return f"{shapes}; the axes are in another order."
     reshaped = got.reshape(expected.shape) if got.numel() == expected.numel() else got
     if same(expected, reshaped, tolerance):
-        return f"{shapes}; the numbers are right."
+        return f"{shapes}; the numbers of this input are right."
     return f"{shapes}."
 
 
@@ -378,7 +385,9 @@ def note_progress(number: str, state: str) -> None:
     if Path.cwd().name == "exercise-solutions":
         return  # to run the solutions is not to have solved the exercises
     try:
-        noted = read_progress() | {number: state}
+        noted = read_progress()
+        if noted.get(number) != "done":  # what was solved once stays solved
+            noted[number] = state
         unfinished = PROGRESS_FILE.with_suffix(".writing")
         unfinished.write_text(json.dumps(noted, indent=1), encoding="utf-8")
         os.replace(unfinished, PROGRESS_FILE)
@@ -397,11 +406,10 @@ def progress() -> None:
         return
     print(f"{'lesson':8}{'done':20}{'failing':20}open")
     for lesson, numbers in itertools.groupby(EXERCISES, lambda n: n.partition(".")[0]):
-        states = {number: noted.get(number, "open") for number in numbers}
-        columns = [
-            " ".join(n for n, state in states.items() if state == wanted) or "-"
-            for wanted in ("done", "failing", "open")
-        ]
+        states: dict[str, list] = {"done": [], "failing": [], "open": []}
+        for number in numbers:
+            states.get(noted.get(number), states["open"]).append(number)
+        columns = [" ".join(column) or "-" for column in states.values()]
         print(f"{lesson:8}{columns[0]:20}{columns[1]:20}{columns[2]}")
     done = sum(noted.get(number) == "done" for number in EXERCISES)
     print(

@@ -706,6 +706,23 @@ def _(linears, x):
     return EXERCISES["4.2"].right(linears, x)
 
 
+@ex.mistake(
+    "The last layer is missing: the loop must run through all of `linears`, and the "
+    "comparison of shapes sees to the shortcut."
+)
+def _(linears, x):
+    return EXERCISES["4.2"].right(linears[:-1], x)
+
+
+@ex.mistake(
+    "The first layer has no shortcut. It keeps the shape as the others do, so it gets "
+    "one too."
+)
+def _(linears, x):
+    x = gpt_helpers.GELU()(linears[0](x))
+    return EXERCISES["4.2"].right(linears[1:], x)
+
+
 # 4.3
 def depths_and_seeds():
     return [(2, [0, 1, 2]), (3, [4, 1, 7, 2, 5]), (4, [3, 8, 6])]

@@ -495,6 +495,11 @@ ex.mistake(
     "model holds."
 )(lambda cfg, ratio=4: 4 * count_by_formula(cfg, ratio))
 
+ex.mistake(
+    "For a tied head you return 0. In `a + b if condition else 0` the condition "
+    "chooses between the whole sum and 0: put brackets around the last summand."
+)(lambda cfg, ratio=4: 0 if cfg.tied_head else count_by_formula(cfg, ratio))
+
 
 def count_without_positions(made=()):
     """The answer to 6.4 with slips: what they add outside the blocks and in each."""

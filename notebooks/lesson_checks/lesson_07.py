@@ -1438,3 +1438,19 @@ ex.mistake(
     "It works for one text and fails for several. `ended` has one True or False per "
     "row, (B, 1): `or` cannot join two such columns, and (B) does not fit."
 )(continued(lambda ended, ends: ended or ends))
+
+
+@ex.mistake(
+    "Python reads `ended | next_id == eos_id` as `(ended | next_id) == eos_id`: put "
+    "brackets around the comparison."
+)
+def _(model, idx, max_new_tokens, eos_id):
+    ended = nothing_ended(idx, eos_id)
+    for _ in range(max_new_tokens):
+        window = idx[:, -model.cfg.context_length :]
+        next_id = model(window)[:, -1].argmax(dim=-1, keepdim=True)
+        idx = torch.cat([idx, next_id.masked_fill(ended.bool(), eos_id)], dim=1)
+        ended = (ended | next_id) == eos_id
+        if ended.all():
+            break
+    return idx
