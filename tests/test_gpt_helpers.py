@@ -115,13 +115,13 @@ def test_feed_forward_is_two_linears_around_gelu():
     torch.testing.assert_close(feed_forward(x), expected)
 
 
-def attention_by_pytorch(x, weights, prefix, n_heads):
+def attention_by_pytorch(x, weights, prefix, n_heads, dropout=1.0):
     heads = []
     for name in ("W_query", "W_key", "W_value"):
         bias = weights.get(f"{prefix}{name}.bias")
         projected = F.linear(x, weights[f"{prefix}{name}.weight"], bias)
         heads.append(torch.stack(projected.chunk(n_heads, dim=-1), dim=1))
-    mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
+    mixed = dropout * F.scaled_dot_product_attention(*heads, is_causal=True)
     joined = torch.cat(mixed.unbind(dim=1), dim=-1)
     out = weights[f"{prefix}out_proj.weight"], weights[f"{prefix}out_proj.bias"]
     return F.linear(joined, *out)
@@ -136,8 +136,12 @@ def test_attention_is_pytorchs(qkv_bias):
     torch.testing.assert_close(attention(x), expected, atol=1e-6, rtol=1e-5)
 
 
-def model_by_pytorch(idx, weights, cfg):
-    """GPT-2 written with PyTorch's functions alone, from a state dict."""
+def model_by_pytorch(idx, weights, cfg, dropout=1.0):
+    """GPT-2 written with PyTorch's functions alone, from a state dict.
+
+    ``dropout`` multiplies wherever GPT-2 has dropout: the embeddings, the attention
+    weights (and so what they mix), and what each part adds to the shortcut.
+    """
 
     def norm(x, name):
         scale, shift = weights[f"{name}.scale"], weights[f"{name}.shift"]
@@ -147,27 +151,53 @@ def model_by_pytorch(idx, weights, cfg):
         return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
     x = F.embedding(idx, weights["tok_emb.weight"])
-    x = x + weights["pos_emb.weight"][: idx.shape[1]]
+    x = dropout * (x + weights["pos_emb.weight"][: idx.shape[1]])
     for i in range(cfg.n_layers):
         block = f"trf_blocks.{i}"
         normed = norm(x, f"{block}.norm1")
-        x = x + attention_by_pytorch(normed, weights, f"{block}.att.", cfg.n_heads)
+        parts = normed, weights, f"{block}.att.", cfg.n_heads, dropout
+        x = x + dropout * attention_by_pytorch(*parts)
         inner = linear(norm(x, f"{block}.norm2"), f"{block}.ff.layers.0")
-        x = x + linear(F.gelu(inner, approximate="tanh"), f"{block}.ff.layers.2")
+        gate = F.gelu(inner, approximate="tanh")
+        x = x + dropout * linear(gate, f"{block}.ff.layers.2")
     return norm(x, "final_norm") @ weights["out_head.weight"].T
+
+
+def randomized(cfg):
+    """A model in which no parameter has a special value, norms included."""
+    torch.manual_seed(0)
+    model = GPTModel(cfg)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
 
 
 @pytest.mark.parametrize("tied_head", [False, True])
 def test_model_is_the_one_written_with_pytorchs_functions(tied_head):
-    torch.manual_seed(0)
     cfg = replace(TINY, tied_head=tied_head, qkv_bias=True)
-    model = GPTModel(cfg).eval()
+    model = randomized(cfg).eval()
     idx = torch.randint(0, 11, (3, 7))
     expected = model_by_pytorch(idx, model.state_dict(), cfg)
-    torch.testing.assert_close(model(idx), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(idx), expected, atol=1e-4, rtol=1e-4)
     hidden = model.forward_hidden(idx)
     assert hidden.shape == (3, 7, 20)
-    torch.testing.assert_close(hidden @ model.out_head.weight.T, expected)
+    torch.testing.assert_close(
+        hidden @ model.out_head.weight.T, expected, atol=1e-4, rtol=1e-4
+    )
+
+
+def test_dropout_stands_in_gpt2s_places(monkeypatch):
+    """A dropout that only multiplies makes its places visible."""
+    monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, x: (1 + self.p) * x)
+    model, idx = randomized(TINY), torch.randint(0, 11, (2, 7))
+    expected = model_by_pytorch(idx, model.state_dict(), TINY, dropout=1.5)
+    torch.testing.assert_close(model(idx), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_without_memory_computes_shapes():
+    with torch.device("meta"):
+        model, idx = GPTModel(TINY), torch.zeros(2, 3, dtype=torch.long)
+        assert model(idx).shape == (2, 3, 11)
 
 
 def test_no_output_depends_on_a_later_token(tiny):
@@ -228,6 +258,17 @@ PUBLISHED = {
     "large": (838_220_800, 773_891_840, 774_030_080),
     "XL": (1_637_792_000, 1_557_380_800, 1_557_611_200),
 }
+
+
+def test_the_four_sizes_are_the_published_ones():
+    """Radford et al. 2019, table 2; the heads from OpenAI's repository."""
+    sizes = {n: (c.emb_dim, c.n_layers, c.n_heads) for n, c in GPT2_CONFIGS.items()}
+    assert sizes == {
+        "small": (768, 12, 12),
+        "medium": (1024, 24, 16),
+        "large": (1280, 36, 20),
+        "XL": (1600, 48, 25),
+    }
 
 
 @pytest.mark.parametrize("size", PUBLISHED)
@@ -311,6 +352,7 @@ class TableModel(torch.nn.Module):
 
     def forward(self, idx):
         assert idx.shape[1] <= self.cfg.context_length, "fed past the context"
+        assert not torch.is_grad_enabled(), "generation needs no gradient"
         return self.table[idx]
 
 
@@ -324,6 +366,16 @@ def test_generation_slides_its_window_past_the_context():
     assert generate_text(CIRCLE, start, 9).tolist() == expected
     assert generate_text_simple(CIRCLE, start, 9, 4).tolist() == expected
     assert start.tolist() == [[0], [2]], "the caller's tensor stays as it is"
+
+
+def test_each_step_reads_the_last_tokens_of_the_window(tiny):
+    idx = torch.randint(0, 11, (2, 5))
+    expected = idx
+    with torch.no_grad():
+        for _ in range(6):
+            next_id = tiny(expected[:, -4:])[:, -1].argmax(dim=-1, keepdim=True)
+            expected = torch.cat([expected, next_id], dim=1)
+    assert torch.equal(generate_text_simple(tiny, idx, 6, 4), expected)
 
 
 def test_each_row_ends_on_its_own():
@@ -360,6 +412,29 @@ def test_sampling_follows_the_softmax_of_the_tempered_logits():
     torch.testing.assert_close(share, expected, atol=0.015, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("settings", "possible"),
+    [
+        ({"temperature": 1.0, "top_p": 0.65}, {0, 1}),
+        ({"temperature": 2.0, "top_p": 0.65}, {0, 1, 2}),  # the temperature comes first
+        ({"temperature": 1.0, "top_k": 3, "top_p": 0.8}, {0, 1}),  # then k, then p
+        ({"temperature": 0.005}, {0}),
+    ],
+)
+def test_temperature_then_k_then_p(settings, possible):
+    """By hand: square roots of the shares at temperature 2, renormalized after k."""
+    logits = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log().repeat(3000, 1)
+    generator = torch.Generator().manual_seed(0)
+    drawn = sample_next_token(logits, **settings, generator=generator)
+    assert set(drawn.flatten().tolist()) == possible
+
+
+def test_a_low_temperature_still_draws_and_does_not_overflow():
+    even = torch.zeros(200, 2, dtype=torch.float16)
+    drawn = sample_next_token(even + 60.0, temperature=1e-4)
+    assert set(drawn.flatten().tolist()) == {0, 1}
+
+
 def test_a_seeded_generator_repeats_itself(tiny):
     def draw(seed):
         generator = torch.Generator().manual_seed(seed)
@@ -388,9 +463,11 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p():
     assert kept(0.8)[0] == [False, True, True, True]
     assert kept(1e-9) == [[False, True, False, False], [True, False, False, False]]
     assert torch.equal(keep_top_p(logits, 1.0), logits)
+    halves = keep_top_p(torch.zeros(1, 2), 0.5)
+    assert halves.isfinite().sum() == 1, "one half reaches p = 0.5"
 
 
-@pytest.mark.parametrize("temperature", [0, 1e-30, 1e-7, 1e-5])
+@pytest.mark.parametrize("temperature", [0, 1e-50, 1e-30, 1e-7, 1e-5])
 def test_a_vanishing_temperature_is_greedy(tiny, temperature):
     idx = torch.tensor([[1, 2], [3, 4]])
     greedy = generate_text_simple(tiny, idx, 5, 7)
