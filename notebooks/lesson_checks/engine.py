@@ -218,10 +218,10 @@ def judge(exercise: Exercise, answer) -> tuple[str, str]:
         return "done", f"correct. {exercise.why}"
     for message, wrong in exercise.mistakes:
         if exercise.agree(exercise.outcomes(wrong), got):
-            raised = [
-                what_was_raised(g, answer) for g in got if isinstance(g, Exception)
-            ]
-            return "failing", "\n".join([f"not yet. {message}", *raised[:1]])
+            lines = [f"not yet. {message}"]
+            if isinstance(got[0], Exception) and own_line(got[0], answer):
+                lines.append(what_was_raised(got[0], answer))
+            return "failing", "\n".join(lines)
     if sentences := by_key(exercise, answer):
         return "failing", f"not yet. {sentences}"
     return "failing", f"not yet. {report(exercise, answer, expected, got)}"
@@ -288,13 +288,17 @@ def report(exercise: Exercise, answer, expected: list, got: list) -> str:
 
 def what_was_raised(error: Exception, answer) -> str:
     """Show an exception as the learner's own, with the line of the answer it left."""
-    name = f"{type(error).__name__}: {error}"
+    said = f"{type(error).__name__}: {error}"
+    line = own_line(error, answer)
+    if line is None:
+        return f"Your answer could not be called as the task says: {said}"
+    return f"Line {line.lineno} of your code raised {said}\n    {line.line}"
+
+
+def own_line(error: Exception, answer) -> traceback.FrameSummary | None:
     files = {function.__code__.co_filename for function in functions_of(answer)}
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename in files]
-    if not own:
-        return f"Your answer could not be called as the task says: {name}"
-    return f"Line {own[-1].lineno} of your code raised {name}\n    {own[-1].line}"
+    return next((f for f in reversed(frames) if f.filename in files), None)
 
 
 def difference(expected, got, tolerance: float) -> str:
