@@ -53,7 +53,8 @@ def describe_axes(ax):
 
 
 def describe_figure(figure) -> str:
-    return "\n".join(line for ax in figure.axes for line in describe_axes(ax))
+    title = [f"figure {figure.get_suptitle()}"] if figure.get_suptitle() else []
+    return "\n".join(title + [line for ax in figure.axes for line in describe_axes(ax)])
 
 
 class PlotDataFormatter(BaseFormatter):
