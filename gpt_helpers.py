@@ -9,13 +9,19 @@ T tokens, C embedding size, H heads, D head size (C = H·D), V vocabulary, L lay
 
 import argparse
 import hashlib
+import json
 import math
 import os
+import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 DATA_FOLDER = Path(__file__).resolve().parent / "notebooks" / "data"
@@ -80,11 +86,13 @@ class GPTConfig:
 
     A dictionary with the book's seven keys becomes a configuration by
     ``GPTConfig(**dictionary)``; a misspelt key is an error. ``tied_head`` makes the
-    output head use the token embedding's matrix, as the published weights do.
+    output head use the token embedding's matrix, as the published weights do;
+    ``positions="rotary"`` rotates queries and keys instead of adding a table's rows.
 
     Raises: ValueError, naming the field and its value, for a size that is not a
-        positive integer, heads that do not divide the width, dropout outside [0, 1).
-    Lesson: 1; ``tied_head`` in 6.
+        positive integer, heads that do not divide the width, dropout outside [0, 1),
+        positions of another kind, rotary ones with an odd head size.
+    Lesson: 1; ``tied_head`` in 6, ``positions`` in 9.
     Source: Radford et al. 2019, section 2.3 and table 2.
     """
 
@@ -96,6 +104,7 @@ class GPTConfig:
     drop_rate: float = 0.1
     qkv_bias: bool = False
     tied_head: bool = False
+    positions: str = "learned"
 
     def __post_init__(self):
         sizes = "vocab_size", "context_length", "emb_dim", "n_heads", "n_layers"
@@ -109,6 +118,13 @@ class GPTConfig:
             )
         if not 0 <= self.drop_rate < 1:
             raise ValueError(f"drop_rate must be in [0, 1), not {self.drop_rate!r}")
+        if self.positions not in ("learned", "rotary"):
+            raise ValueError(f"positions: learned or rotary, not {self.positions!r}")
+        if self.positions == "rotary" and self.emb_dim // self.n_heads % 2:
+            raise ValueError(
+                f"rotary positions need an even head size, not "
+                f"{self.emb_dim}/{self.n_heads} = {self.emb_dim // self.n_heads}"
+            )
 
 
 GPT_CONFIG_124M = GPTConfig()
@@ -121,7 +137,7 @@ class LayerNorm(nn.Module):
     must stay so for GPT-2's weights.
 
     Shapes: (..., C) -> (..., C).
-    Lesson: 2.
+    Lesson: 2; as one call in 8.
     Source: Ba, Kiros, Hinton 2016, Layer Normalization, section 3.
     """
 
@@ -132,10 +148,7 @@ class LayerNorm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(emb_dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        mean = x.mean(dim=-1, keepdim=True)  # (B, T, 1)
-        variance = x.var(dim=-1, keepdim=True, correction=0)  # (B, T, 1)
-        normalized = (x - mean) / torch.sqrt(variance + self.eps)  # (B, T, C)
-        return self.scale * normalized + self.shift
+        return F.layer_norm(x, self.scale.shape, self.scale, self.shift, self.eps)
 
 
 class GELU(nn.Module):
@@ -144,13 +157,12 @@ class GELU(nn.Module):
     The exact form differs by up to 4.7e-4 per activation: do not mix the two.
 
     Shapes: (...) -> (...).
-    Lesson: 3.
+    Lesson: 3; as one call in 8.
     Source: Hendrycks, Gimpel 2016, Gaussian Error Linear Units, section 2.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-        return 0.5 * x * (1 + torch.tanh(inner))
+        return F.gelu(x, approximate="tanh")
 
 
 class FeedForward(nn.Module):
@@ -175,14 +187,63 @@ class FeedForward(nn.Module):
         return self.layers(x)
 
 
+def rotate_pairs(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
+    """Turn each pair of neighboring numbers by an angle that grows with the position.
+
+    Pair i of D/2 turns by position · base^(−2i/D). The first token stands at
+    position ``start``. Scores of rotated queries and keys then depend on the distance
+    of their positions alone.
+
+    Shapes: (B, H, T, D) -> (B, H, T, D), D even.
+    Lesson: 9.
+    Source: Su et al. 2021, RoFormer, sections 3.2.2 and 3.4.2.
+    """
+    T, D = x.shape[-2:]
+    pairs = torch.arange(0, D, 2, device=x.device, dtype=torch.float32)
+    positions = torch.arange(start, start + T, device=x.device, dtype=torch.float32)
+    angles = torch.outer(positions, base ** (-pairs / D))
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second = x[..., 0::2], x[..., 1::2]
+    turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
+    return turned.flatten(-2)  # (B, H, T, D)
+
+
+class KVCache:
+    """The keys and values of the tokens that a model has read, for every layer.
+
+    It owns the position: ``length`` tokens have been read, and the next one stands at
+    position ``length``. Its memory, 2·L·B·C·context_length numbers, is taken at once.
+    For inference, under ``torch.no_grad()``: it is written in place, so no gradient can
+    go back through two layers. ``check_token_ids`` sees to its batch size and length.
+
+    Lesson: 10.
+    Source: Shazeer 2019, Fast Transformer Decoding, section 2.4 (incremental).
+    """
+
+    def __init__(self, cfg: GPTConfig, batch_size: int, device=None, dtype=None):
+        D = cfg.emb_dim // cfg.n_heads
+        shape = cfg.n_layers, batch_size, cfg.n_heads, cfg.context_length, D
+        self.keys = torch.empty(shape, device=device, dtype=dtype)
+        self.values = torch.empty(shape, device=device, dtype=dtype)
+        self.length = 0
+
+    def extend(self, layer: int, keys: Tensor, values: Tensor):
+        """Store a layer's new keys and values; return all that it has so far."""
+        start, end = self.length, self.length + keys.shape[2]
+        self.keys[layer, :, :, start:end] = keys
+        self.values[layer, :, :, start:end] = values
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+
 class MultiHeadAttention(nn.Module):
     """Let each position mix in the values of itself and of earlier positions.
 
     ``mask`` is True where a key is hidden. It is not part of the state dict, and a
-    mask saved by another implementation under the same name is ignored.
+    mask saved by another implementation under the same name is ignored. With a
+    ``cache``, x holds only the tokens that follow the cached ones.
 
-    Shapes: (B, T, C) -> (B, T, C).
-    Lesson: 5.
+    Shapes: (B, T, C) -> (B, T, C); S keys, the cached ones and T new.
+    Lesson: 5; rotation in 9, the cache in 10.
     Source: Vaswani et al. 2017, sections 3.2.1 to 3.2.3.
     """
 
@@ -190,6 +251,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.n_heads = cfg.n_heads
         self.head_dim = cfg.emb_dim // cfg.n_heads
+        self.rotary = cfg.positions == "rotary"
         self.W_query = nn.Linear(cfg.emb_dim, cfg.emb_dim, bias=cfg.qkv_bias)
         self.W_key = nn.Linear(cfg.emb_dim, cfg.emb_dim, bias=cfg.qkv_bias)
         self.W_value = nn.Linear(cfg.emb_dim, cfg.emb_dim, bias=cfg.qkv_bias)
@@ -206,14 +268,19 @@ class MultiHeadAttention(nn.Module):
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        T = x.shape[1]
+    def forward(self, x: Tensor, cache: KVCache | None = None, layer=0) -> Tensor:
+        start = cache.length if cache is not None else 0
         queries = self._split_heads(self.W_query(x))  # (B, H, T, D)
         keys = self._split_heads(self.W_key(x))  # (B, H, T, D)
         values = self._split_heads(self.W_value(x))  # (B, H, T, D)
-        scores = queries @ keys.transpose(-2, -1)  # (B, H, T, T)
+        if self.rotary:
+            queries, keys = rotate_pairs(queries, start), rotate_pairs(keys, start)
+        if cache is not None:
+            keys, values = cache.extend(layer, keys, values)  # (B, H, S, D)
+        scores = queries @ keys.transpose(-2, -1)  # (B, H, T, S)
         scores = scores / self.head_dim**0.5
-        scores = scores.masked_fill(self.mask[:T, :T], -torch.inf)
+        end = start + x.shape[1]
+        scores = scores.masked_fill(self.mask[start:end, :end], -torch.inf)
         weights = self.dropout(scores.softmax(dim=-1))
         mixed = (weights @ values).transpose(1, 2).flatten(2)  # (B, T, C)
         return self.out_proj(mixed)
@@ -223,7 +290,7 @@ class TransformerBlock(nn.Module):
     """Attention, then feed-forward, each normalized before and added back after.
 
     Shapes: (B, T, C) -> (B, T, C).
-    Lesson: 5.
+    Lesson: 5; the cache in 10.
     Source: Radford et al. 2019, section 2.3 (the norm moved to each part's input);
         He et al. 2015, Deep Residual Learning, section 3.1 (shortcuts).
     """
@@ -236,19 +303,20 @@ class TransformerBlock(nn.Module):
         self.norm2 = LayerNorm(cfg.emb_dim)
         self.drop_shortcut = nn.Dropout(cfg.drop_rate)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_shortcut(self.att(self.norm1(x)))  # (B, T, C)
+    def forward(self, x: Tensor, cache: KVCache | None = None, layer=0) -> Tensor:
+        x = x + self.drop_shortcut(self.att(self.norm1(x), cache, layer))  # (B, T, C)
         x = x + self.drop_shortcut(self.ff(self.norm2(x)))  # (B, T, C)
         return x
 
 
-def check_token_ids(idx: Tensor, cfg: GPTConfig) -> None:
+def check_token_ids(idx: Tensor, cfg: GPTConfig, cache: KVCache | None = None) -> None:
     """Refuse token ids that a model of this configuration cannot read.
 
-    Shapes: (B, T), integers, B and T at least 1, T at most the context length.
+    Shapes: (B, T), integers, B and T at least 1, T at most the context length, with
+        the cached tokens counted in.
     Raises: ValueError with the offending shape, length or id; TypeError for ids
         that are no integers.
-    Lesson: 6.
+    Lesson: 6; the cache in 10.
     """
     if idx.ndim != 2 or idx.numel() == 0:
         raise ValueError(
@@ -256,9 +324,15 @@ def check_token_ids(idx: Tensor, cfg: GPTConfig) -> None:
         )
     if idx.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"token ids must be int64 or int32, not {idx.dtype}")
-    if idx.shape[1] > cfg.context_length:
+    cached = 0 if cache is None else cache.length
+    if cached + idx.shape[1] > cfg.context_length:
+        shown = f"{cached} cached and {idx.shape[1]} new" if cached else idx.shape[1]
         raise ValueError(
-            f"{idx.shape[1]} tokens are more than context_length={cfg.context_length}"
+            f"{shown} tokens are more than context_length={cfg.context_length}"
+        )
+    if cache is not None and cache.keys.shape[1] != idx.shape[0]:
+        raise ValueError(
+            f"the cache is for a batch of {cache.keys.shape[1]}, not {idx.shape[0]}"
         )
     if idx.is_meta:
         return
@@ -274,11 +348,12 @@ class GPTModel(nn.Module):
     """GPT-2: embeddings, a stack of transformer blocks, a norm and an output head.
 
     With ``cfg.tied_head`` the head's matrix is the token embedding's: one tensor
-    under two names.
+    under two names. With rotary positions there is no ``pos_emb``. With a ``cache``,
+    idx holds only the tokens that follow the cached ones, and the cache takes them in.
 
     Shapes: token ids (B, T) -> logits (B, T, V).
     Raises: what ``check_token_ids`` raises.
-    Lesson: 6.
+    Lesson: 6; rotary positions in 9, the cache in 10.
     Source: Radford et al. 2019, section 2.3; Press, Wolf 2017, Using the Output
         Embedding to Improve Language Models, section 3 (the tied head).
     """
@@ -287,7 +362,8 @@ class GPTModel(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.emb_dim)
-        self.pos_emb = nn.Embedding(cfg.context_length, cfg.emb_dim)
+        if cfg.positions == "learned":
+            self.pos_emb = nn.Embedding(cfg.context_length, cfg.emb_dim)
         self.drop_emb = nn.Dropout(cfg.drop_rate)
         blocks = [TransformerBlock(cfg) for _ in range(cfg.n_layers)]
         self.trf_blocks = nn.Sequential(*blocks)
@@ -296,16 +372,23 @@ class GPTModel(nn.Module):
         if cfg.tied_head:
             self.out_head.weight = self.tok_emb.weight
 
-    def forward_hidden(self, idx: Tensor) -> Tensor:
+    def forward_hidden(self, idx: Tensor, cache: KVCache | None = None) -> Tensor:
         """Return what the output head reads: (B, T) -> (B, T, C)."""
-        check_token_ids(idx, self.cfg)
-        positions = torch.arange(idx.shape[1], device=idx.device)  # (T)
-        x = self.tok_emb(idx) + self.pos_emb(positions)  # (B, T, C)
-        x = self.trf_blocks(self.drop_emb(x))  # (B, T, C)
+        check_token_ids(idx, self.cfg, cache)
+        start = cache.length if cache is not None else 0
+        end = start + idx.shape[1]
+        x = self.tok_emb(idx)  # (B, T, C)
+        if self.cfg.positions == "learned":
+            x = x + self.pos_emb(torch.arange(start, end, device=idx.device))
+        x = self.drop_emb(x)
+        for layer, block in enumerate(self.trf_blocks):
+            x = block(x, cache, layer)  # (B, T, C)
+        if cache is not None:
+            cache.length = end
         return self.final_norm(x)  # (B, T, C)
 
-    def forward(self, idx: Tensor) -> Tensor:
-        return self.out_head(self.forward_hidden(idx))  # (B, T, V)
+    def forward(self, idx: Tensor, cache: KVCache | None = None) -> Tensor:
+        return self.out_head(self.forward_hidden(idx, cache))  # (B, T, V)
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -438,6 +521,24 @@ def evaluating(model: nn.Module):
             module.training = mode
 
 
+def next_logits(model: nn.Module, idx: Tensor, cache: KVCache | None = None) -> Tensor:
+    """Return the logits of the token that follows idx, of which the cache has a part.
+
+    The cache holds the first ``cache.length`` tokens of the window that the model
+    reads, the last ``context_length`` of idx. Once it is full the window slides, each
+    token gets another position, and the cache is filled anew.
+
+    Shapes: (B, T) -> (B, V).
+    Lesson: 10.
+    """
+    window = idx[:, -model.cfg.context_length :]
+    if cache is None:
+        return model(window)[:, -1, :]
+    if cache.length == model.cfg.context_length:
+        cache.length = 0
+    return model(window[:, cache.length :], cache)[:, -1, :]
+
+
 @torch.no_grad()
 def generate_text(
     model: nn.Module,
@@ -449,26 +550,32 @@ def generate_text(
     top_p: float | None = None,
     eos_id: int | None = None,
     generator: torch.Generator | None = None,
+    use_cache: bool = True,
 ) -> Tensor:
     """Continue each row of token ids by up to ``max_new_tokens`` tokens.
 
-    The model reads the last ``context_length`` tokens only. A row that has drawn
+    The model reads the last ``context_length`` tokens only: past that, the window
+    slides, and the cache is filled anew for each token. With or without the cache the
+    tokens are the same. A row that has drawn
     ``eos_id`` is filled up with it, and generation ends when every row has. The model
     works in eval mode and gets its own mode back; ``idx`` is left as it is.
 
     Shapes: (B, T) -> (B, T + n), n at most ``max_new_tokens``.
     Raises: what ``check_sampling`` and ``check_token_ids`` raise.
-    Lesson: 7.
+    Lesson: 7; the cache in 10.
     Source: Radford et al. 2019, section 3; Holtzman et al. 2020, section 3.
     """
     check_sampling(max_new_tokens, temperature, top_k, top_p, eos_id, model.cfg)
-    context_length = model.cfg.context_length
-    check_token_ids(idx[..., -context_length:], model.cfg)
+    check_token_ids(idx[..., -model.cfg.context_length :], model.cfg)
     ended = torch.zeros(idx.shape[0], 1, dtype=torch.bool, device=idx.device)
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    cache = None
+    if use_cache:
+        weight = model.tok_emb.weight
+        cache = KVCache(model.cfg, idx.shape[0], weight.device, weight.dtype)
     with evaluating(model):
         for _ in range(max_new_tokens):
-            logits = model(idx[:, -context_length:])[:, -1, :]  # (B, V)
+            logits = next_logits(model, idx, cache)  # (B, V)
             next_id = sample_next_token(logits, **options, generator=generator)
             if eos_id is not None:
                 next_id = next_id.masked_fill(ended, eos_id)
@@ -477,6 +584,356 @@ def generate_text(
             if ended.all():
                 break
     return idx
+
+
+class CharTokenizer:
+    """A vocabulary of the distinct characters of a text, numbered in code order.
+
+    Raises: ValueError, showing them, for characters that the text did not have or ids
+        outside the vocabulary.
+    Lesson: 8.
+    """
+
+    def __init__(self, text: str):
+        self.characters = sorted(set(text))
+        self.ids = {character: i for i, character in enumerate(self.characters)}
+        self.n_vocab = len(self.characters)
+
+    def encode(self, text: str) -> list[int]:
+        unknown = sorted(set(text) - self.ids.keys())
+        if unknown:
+            raise ValueError(f"not in the vocabulary: {' '.join(map(repr, unknown))}")
+        return [self.ids[character] for character in text]
+
+    def decode(self, ids: list[int]) -> str:
+        outside = [i for i in ids if not 0 <= i < self.n_vocab]
+        if outside:
+            raise ValueError(f"ids outside 0..{self.n_vocab - 1}: {outside[:5]}")
+        return "".join(self.characters[i] for i in ids)
+
+
+def draw_windows(
+    ids: Tensor,
+    batch_size: int,
+    length: int,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Draw stretches of a text at random, and for each the same one token later.
+
+    Shapes: (N) -> inputs (B, T), targets (B, T), with T = length.
+    Raises: ValueError if the text has no ``length`` + 1 tokens.
+    Lesson: 8.
+    """
+    if len(ids) <= length:
+        raise ValueError(f"{len(ids)} tokens hold no window of {length} + 1")
+    starts = torch.randint(len(ids) - length, (batch_size, 1), generator=generator)
+    places = starts + torch.arange(length + 1)
+    windows = ids[places]
+    return windows[:, :-1], windows[:, 1:]
+
+
+def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross-entropy, in nats, of each next token.
+
+    Shapes: inputs (B, T), targets (B, T) -> ().
+    Lesson: 8.
+    Source: Radford et al. 2018, Improving Language Understanding by Generative
+        Pre-Training, section 3.1.
+    """
+    logits = model(inputs)  # (B, T, V)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+@torch.no_grad()
+def evaluate_loss(model: nn.Module, ids: Tensor, batch_size: int = 32) -> float:
+    """The loss over a whole text, in windows side by side, in eval mode.
+
+    A last stretch shorter than the context length is left out.
+
+    Shapes: (N) -> a number, in nats per token.
+    Raises: ValueError if the text is shorter than one window and its last target.
+    Lesson: 8.
+    """
+    T = model.cfg.context_length
+    n_windows = (len(ids) - 1) // T
+    if n_windows < 1:
+        raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
+    ids = ids.to(model.tok_emb.weight.device)
+    inputs = ids[: n_windows * T].view(n_windows, T)
+    targets = ids[1 : n_windows * T + 1].view(n_windows, T)
+    total = 0.0
+    with evaluating(model):
+        pairs = zip(inputs.split(batch_size), targets.split(batch_size), strict=True)
+        for x, y in pairs:
+            total += next_token_loss(model, x, y).item() * len(x)
+    return total / n_windows
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How a model is trained. A stopped run goes on only under the same plan.
+
+    Raises: ValueError, naming the field and its value, for numbers without meaning.
+    Lesson: 8.
+    Source: Loshchilov, Hutter 2017 (cosine) and 2019 (AdamW); Brown et al. 2020,
+        Language Models are Few-Shot Learners, appendix B (warm-up, clipping, betas).
+    """
+
+    n_steps: int
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    warmup_steps: int = 50
+    final_rate: float = 0.1
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    eval_every: int = 100
+    bf16: bool = False
+    seed: int = 123
+
+    def __post_init__(self):
+        for name in ("n_steps", "batch_size", "eval_every"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                value = getattr(self, name)
+                raise ValueError(f"{name} must be a positive integer, not {value!r}")
+        for name in ("learning_rate", "clip_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be > 0, not {getattr(self, name)!r}")
+        if type(self.warmup_steps) is not int or self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps must be 0 or more: {self.warmup_steps!r}")
+
+
+def learning_rate_at(step: int, plan: TrainingPlan) -> float:
+    """Rise in a line for ``warmup_steps``, then fall along half a cosine.
+
+    The last step stands at ``final_rate`` times the highest rate.
+
+    Lesson: 8.
+    Source: Loshchilov, Hutter 2017, SGDR, equation 5.
+    """
+    if step < plan.warmup_steps:
+        return plan.learning_rate * (step + 1) / plan.warmup_steps
+    share = (step - plan.warmup_steps) / max(1, plan.n_steps - 1 - plan.warmup_steps)
+    lowest = plan.final_rate * plan.learning_rate
+    return lowest + (plan.learning_rate - lowest) * (1 + math.cos(math.pi * share)) / 2
+
+
+@torch.no_grad()
+def initialize_like_gpt2(model: nn.Module, generator: torch.Generator) -> None:
+    """Draw the weights as GPT-2 does: 0.02 wide, narrower where a branch ends.
+
+    PyTorch's own tables are 1 wide, so that a tied head starts with wild logits.
+
+    Lesson: 8.
+    Source: Radford et al. 2019, section 2.3 (1/√N at the end of the N residual
+        branches); Radford et al. 2018, section 4.1 (normal with 0.02).
+    """
+    branch_ends = "out_proj.weight", "ff.layers.2.weight"
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias"):
+            parameter.zero_()
+        elif name.endswith(".weight"):
+            ends_a_branch = name.endswith(branch_ends)
+            width = 0.02 / math.sqrt(2 * model.cfg.n_layers) if ends_a_branch else 0.02
+            parameter.normal_(0.0, width, generator=generator)
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` fill a file beside ``path``, then put it in its place at once.
+
+    A kill at any moment leaves the old file or the new one, never a part.
+
+    Lesson: 8.
+    """
+    unfinished = path.with_name(path.name + ".unfinished")
+    write(unfinished)
+    with open(unfinished, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def save_checkpoint(path, model, optimizer, plan, history: list[dict]) -> None:
+    """Write model, optimizer, plan and history into one safetensors file.
+
+    Lesson: 8.
+    """
+    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
+    for number, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            tensors[f"optimizer.{number}.{key}"] = value
+    facts = {"config": asdict(model.cfg), "plan": asdict(plan), "history": history}
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    metadata = {name: json.dumps(fact) for name, fact in facts.items()}
+    write_whole(Path(path), lambda file: save_file(tensors, file, metadata))
+
+
+@torch.no_grad()
+def load_checkpoint(path, model, optimizer=None, plan=None) -> list[dict]:
+    """Fill model and optimizer from a checkpoint and return its history.
+
+    Nothing is changed unless all of it fits. Without an optimizer only the model is
+    filled, and the plan is not compared.
+
+    Raises: ValueError, naming the file and what is wrong: damaged, of another
+        configuration, of another plan, or with other tensors.
+    Lesson: 8.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            facts = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
+            tensors = {k: file.get_tensor(k).clone() for k in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"checkpoint damaged: {path} ({error})") from error
+    ours = {"config": asdict(model.cfg)} | ({"plan": asdict(plan)} if plan else {})
+    for name, expected in ours.items():
+        saved = facts.get(name, {})
+        differing = [k for k in expected if saved.get(k) != expected[k]]
+        if differing:
+            shown = ", ".join(
+                f"{k} {saved.get(k)!r}, not {expected[k]!r}" for k in differing
+            )
+            raise ValueError(f"checkpoint of another {name}: {path} has {shown}")
+    weights = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
+    shapes = {name: weight.shape for name, weight in weights.items()}
+    if optimizer is None:
+        tensors = {n: t for n, t in tensors.items() if n.startswith("model.")}
+    else:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for number, p in enumerate(parameters):
+            averages = {"step": (), "exp_avg": p.shape, "exp_avg_sq": p.shape}
+            shapes |= {f"optimizer.{number}.{k}": s for k, s in averages.items()}
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    if shapes != found or "history" not in facts:
+        wrong = [n for n in shapes | found if shapes.get(n) != found.get(n)]
+        raise ValueError(f"checkpoint with other tensors: {path}: {sorted(wrong)[:5]}")
+    if optimizer is not None:
+        numbers = range(len(parameters))
+        state = {
+            i: {k: tensors[f"optimizer.{i}.{k}"] for k in averages} for i in numbers
+        }
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for name, weight in weights.items():
+        weight.copy_(tensors[name])
+    return facts["history"]
+
+
+def pick_device() -> torch.device:
+    """The accelerator, if it computes a small model as the processor does.
+
+    Logits and a gradient of a seeded model may differ by a thousandth of the largest
+    number; an accelerator that fails is named in a warning and not used.
+
+    Lesson: 8.
+    """
+    cpu = torch.device("cpu")
+    if not torch.accelerator.is_available():
+        return cpu
+    device = torch.accelerator.current_accelerator()
+    cfg = GPTConfig(32, 16, emb_dim=32, n_heads=4, n_layers=2, drop_rate=0.0)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        model = GPTModel(cfg)
+    results = []
+    try:
+        for place in (cpu, device):
+            model.to(place).zero_grad()
+            logits = model(torch.arange(16, device=place).view(2, 8))
+            logits.square().mean().backward()
+            gradient = model.trf_blocks[0].att.W_query.weight.grad
+            results.append([part.detach().cpu() for part in (logits, gradient)])
+    except RuntimeError as error:
+        warnings.warn(f"{device} cannot compute a small model: not used ({error})")
+        return cpu
+    gaps = [(a - b).abs().max() / a.abs().max() for a, b in zip(*results, strict=True)]
+    if max(gaps) < 1e-3:
+        return device
+    warnings.warn(f"{device} computes other numbers than the processor: not used")
+    return cpu
+
+
+def make_optimizer(model: nn.Module, plan: TrainingPlan) -> torch.optim.AdamW:
+    """AdamW that shrinks matrices only, not biases and norms.
+
+    Lesson: 8.
+    Source: Loshchilov, Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
+    """
+    parameters = list(model.parameters())
+    matrices = [p for p in parameters if p.ndim >= 2]
+    vectors = [p for p in parameters if p.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": plan.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95))
+
+
+def training_step(model, optimizer, train_ids, plan: TrainingPlan, step: int) -> float:
+    """Draw windows, move the weights once, and return the loss before the move.
+
+    Raises: FloatingPointError, naming the step, if the loss is no number any more.
+    Lesson: 8.
+    Source: Pascanu, Mikolov, Bengio 2013, On the Difficulty of Training Recurrent
+        Neural Networks, section 3.2 (clipping).
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate_at(step, plan)
+    device = model.tok_emb.weight.device
+    windows = draw_windows(train_ids, plan.batch_size, model.cfg.context_length)
+    inputs, targets = (part.to(device) for part in windows)
+    with torch.autocast(device.type, torch.bfloat16, enabled=plan.bf16):
+        loss = next_token_loss(model, inputs, targets)
+    if not loss.isfinite():
+        raise FloatingPointError(f"the loss is {loss.item()} at step {step}")
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
+    optimizer.step()
+    return loss.item()
+
+
+def train(
+    model: nn.Module,
+    train_ids: Tensor,
+    validation_ids: Tensor,
+    plan: TrainingPlan,
+    *,
+    checkpoint: str | Path | None = None,
+    show: Callable[[int, list[dict]], None] | None = None,
+) -> list[dict]:
+    """Train in place and return the history, a row per evaluation.
+
+    Each row has the ``step``, the mean training loss since the row before, and the
+    loss over all validation windows. With a ``checkpoint``, each row is also saved
+    there, and a file that is there already is continued: to the same losses as
+    without the stop, as each step draws its windows and dropout from its own seed.
+    ``show(step, history)`` is called after every step.
+
+    Shapes: train_ids (N), validation_ids (M).
+    Raises: ValueError for texts shorter than a window, and what ``load_checkpoint``
+        raises.
+    Lesson: 8.
+    """
+    optimizer = make_optimizer(model, plan)
+    history: list[dict] = []
+    if checkpoint is not None and Path(checkpoint).exists():
+        history = load_checkpoint(checkpoint, model, optimizer, plan)
+    first = history[-1]["step"] if history else 0
+    losses = []
+    model.train()
+    with torch.random.fork_rng():
+        for step in range(first, plan.n_steps):
+            torch.manual_seed(plan.seed * 1_000_003 + step)
+            losses.append(training_step(model, optimizer, train_ids, plan, step))
+            if (step + 1) % plan.eval_every == 0 or step + 1 == plan.n_steps:
+                row = {"step": step + 1, "train": sum(losses) / len(losses)}
+                row["validation"] = evaluate_loss(model, validation_ids)
+                history.append(row)
+                losses.clear()
+                if checkpoint is not None:
+                    save_checkpoint(checkpoint, model, optimizer, plan, history)
+            if show is not None:
+                show(step + 1, history)
+    return history
 
 
 def main(arguments: list[str] | None = None) -> None:

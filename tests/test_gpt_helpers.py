@@ -23,6 +23,7 @@ from gpt_helpers import (
     FeedForward,
     GPTConfig,
     GPTModel,
+    KVCache,
     LayerNorm,
     MultiHeadAttention,
     TransformerBlock,
@@ -34,6 +35,7 @@ from gpt_helpers import (
     get_tokenizer,
     keep_top_k,
     keep_top_p,
+    next_token_loss,
     sample_next_token,
 )
 
@@ -63,7 +65,8 @@ def test_default_configuration_is_the_books():
         "qkv_bias": False,
     }
     assert GPTConfig(**book) == GPT_CONFIG_124M
-    assert asdict(GPT_CONFIG_124M) == book | {"tied_head": False}
+    added = {"tied_head": False, "positions": "learned"}
+    assert asdict(GPT_CONFIG_124M) == book | added
 
 
 @pytest.mark.parametrize("field", ["vocab_size", "context_length", "n_layers"])
@@ -89,20 +92,26 @@ def test_other_bad_configurations_name_field_and_value():
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e-3])
-def test_layer_norm_is_pytorchs(spread):
+def test_layer_norm_is_the_papers_formula_and_pytorchs(spread):
     torch.manual_seed(0)
     x = spread * torch.randn(2, 3, 20) + 0.3 * spread
     norm = LayerNorm(20)
     torch.nn.init.normal_(norm.scale)
     torch.nn.init.normal_(norm.shift)
-    expected = F.layer_norm(x, (20,), norm.scale, norm.shift, eps=1e-5)
-    torch.testing.assert_close(norm(x), expected, atol=1e-6, rtol=1e-5)
+    centered = x.double() - x.double().mean(dim=-1, keepdim=True)
+    variance = centered.square().sum(dim=-1, keepdim=True) / 20
+    formula = centered / torch.sqrt(variance + 1e-5) * norm.scale + norm.shift
+    torch.testing.assert_close(norm(x), formula.float(), atol=1e-6, rtol=1e-5)
+    theirs = torch.nn.LayerNorm(20)
+    theirs.load_state_dict({"weight": norm.scale, "bias": norm.shift})
+    torch.testing.assert_close(norm(x), theirs(x), atol=1e-6, rtol=1e-5)
 
 
-def test_gelu_is_pytorchs_tanh_form_and_not_the_exact_one():
-    x = torch.linspace(-6, 6, 2001)
-    tanh_form = F.gelu(x, approximate="tanh")
-    torch.testing.assert_close(GELU()(x), tanh_form, atol=1e-6, rtol=0)
+def test_gelu_is_the_papers_tanh_form_and_not_the_exact_one():
+    x = torch.linspace(-6, 6, 2001, dtype=torch.float64)
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    tanh_form = 0.5 * x * (1 + torch.tanh(inner))
+    torch.testing.assert_close(GELU()(x.float()), tanh_form.float(), atol=1e-6, rtol=0)
     assert (GELU()(x) - F.gelu(x)).abs().max() > 4e-4
 
 
@@ -311,7 +320,7 @@ def test_a_tied_head_is_one_tensor_and_stays_one():
         (torch.zeros(1, 2, dtype=torch.bool), TypeError, "bool"),
         (torch.tensor([[3, 11]]), ValueError, "11 is outside 0..10"),
         (torch.tensor([[3, -1]]), ValueError, "-1 is outside 0..10"),
-        (torch.zeros(1, 8, dtype=torch.long), ValueError, "8 .*context_length=7"),
+        (torch.zeros(1, 8, dtype=torch.long), ValueError, "8 new .*context_length=7"),
     ],
 )
 def test_bad_token_ids_are_refused_at_the_door(tiny, ids, error, words):
@@ -363,7 +372,7 @@ CIRCLE = TableModel([[0, 9, 0, 0], [0, 0, 9, 0], [0, 0, 0, 9], [9, 0, 0, 0]])
 def test_generation_slides_its_window_past_the_context():
     start = torch.tensor([[0], [2]])
     expected = [[0, 1, 2, 3, 0, 1, 2, 3, 0, 1], [2, 3, 0, 1, 2, 3, 0, 1, 2, 3]]
-    assert generate_text(CIRCLE, start, 9).tolist() == expected
+    assert generate_text(CIRCLE, start, 9, use_cache=False).tolist() == expected
     assert generate_text_simple(CIRCLE, start, 9, 4).tolist() == expected
     assert start.tolist() == [[0], [2]], "the caller's tensor stays as it is"
 
@@ -380,7 +389,7 @@ def test_each_step_reads_the_last_tokens_of_the_window(tiny):
 
 def test_each_row_ends_on_its_own():
     start = torch.tensor([[0], [2]])
-    out = generate_text(CIRCLE, start, 9, eos_id=3)
+    out = generate_text(CIRCLE, start, 9, eos_id=3, use_cache=False)
     assert out.tolist() == [[0, 1, 2, 3], [2, 3, 3, 3]]
 
 
@@ -578,7 +587,8 @@ def test_the_module_runs_as_a_program_and_says_it_is_untrained(tmp_path):
     assert empty.returncode == 2 and "empty" in empty.stderr
 
 
-SIZES = {"B": 2, "T": 3, "C": 20, "H": 4, "D": 5, "V": 11, "k": 6}
+# All different. S, the keys of attention, are T new tokens and two in the cache.
+SIZES = {"B": 2, "T": 3, "C": 24, "H": 4, "D": 6, "V": 11, "k": 7, "S": 5}
 
 
 def shape_comments():
@@ -590,8 +600,7 @@ def shape_comments():
             continue
         comment = lines[node.end_lineno - 1].partition("#")[2].strip()
         if comment.startswith("("):
-            dims = comment.strip("()").split(", ")
-            shape = tuple(SIZES[d] if d in SIZES else int(d) for d in dims)
+            shape = comment.strip("()").split(", ")
             target = node.targets[0] if isinstance(node, ast.Assign) else None
             if isinstance(target, ast.Tuple):
                 target = target.elts[0]
@@ -616,7 +625,8 @@ def test_shape_comments_hold_in_a_real_run():
             return
         if isinstance(value, tuple):
             value = value[0]
-        assert tuple(value.shape) == shape, f"line {line}: {tuple(value.shape)}"
+        expected = [sizes[d] if d in sizes else int(d) for d in shape]
+        assert list(value.shape) == expected, f"line {line}: {tuple(value.shape)}"
         seen.add(line)
 
     def trace(frame, event, argument):
@@ -629,14 +639,21 @@ def test_shape_comments_hold_in_a_real_run():
             last_line.pop(id(frame), None)
         return trace
 
-    model = GPTModel(replace(TINY, drop_rate=0.0))
+    changes = {"drop_rate": 0.0, "positions": "rotary", "emb_dim": SIZES["C"]}
+    model = GPTModel(replace(TINY, **changes))
     idx = torch.randint(0, 11, (2, 3))
+    sizes, cache = dict(SIZES), KVCache(model.cfg, batch_size=2)
+    with torch.no_grad():
+        model(idx[:, :2], cache)
     sys.settrace(trace)
     try:
-        model(idx)
+        with torch.no_grad():
+            model(idx, cache)
+        sizes["S"] = sizes["T"]
         generate_text_simple(model, idx, 1, 7)
-        generate_text(model, idx, 1, temperature=1.0, top_k=6, top_p=0.9, eos_id=0)
+        generate_text(model, idx, 1, temperature=1.0, top_k=7, top_p=0.9, eos_id=0)
+        next_token_loss(model, idx, idx)
     finally:
         sys.settrace(None)
-    assert len(comments) > 20
+    assert len(comments) > 15
     assert seen == set(comments), "a shape comment that no run reached"

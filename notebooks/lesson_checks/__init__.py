@@ -12,6 +12,9 @@ from . import (
     lesson_05,
     lesson_06,
     lesson_07,
+    lesson_08,
+    lesson_09,
+    lesson_10,
 )
 from .engine import EXERCISES, check, progress
 
@@ -25,5 +28,8 @@ __all__ = [
     "lesson_05",
     "lesson_06",
     "lesson_07",
+    "lesson_08",
+    "lesson_09",
+    "lesson_10",
     "progress",
 ]

@@ -1,0 +1,187 @@
+"""Rotary positions against their paper, and the cache against the model without it."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gpt_helpers import (
+    GPTConfig,
+    GPTModel,
+    KVCache,
+    count_parameters,
+    generate_text,
+    generate_text_simple,
+    next_logits,
+    rotate_pairs,
+)
+
+TINY = GPTConfig(
+    vocab_size=17, context_length=9, emb_dim=24, n_heads=3, n_layers=2, drop_rate=0.1
+)
+
+
+# --- rotary positions: Su et al. 2021, section 3.4 --------------------------------
+
+
+def rotation_by_the_paper(x, position):
+    """Equation 15: the block-diagonal rotation matrix, written out."""
+    D = len(x)
+    matrix = torch.zeros(D, D, dtype=torch.float64)
+    for i in range(D // 2):
+        angle = torch.tensor(position * 10000.0 ** (-2 * i / D), dtype=torch.float64)
+        cos, sin = angle.cos(), angle.sin()
+        matrix[2 * i, 2 * i], matrix[2 * i, 2 * i + 1] = cos, -sin
+        matrix[2 * i + 1, 2 * i], matrix[2 * i + 1, 2 * i + 1] = sin, cos
+    return matrix @ x.double()
+
+
+def test_rotation_is_the_papers_matrix():
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 5, 8)
+    rotated = rotate_pairs(x, start=7)
+    for b, h, t in itertools.product(range(2), range(3), range(5)):
+        expected = rotation_by_the_paper(x[b, h, t], 7 + t).float()
+        torch.testing.assert_close(rotated[b, h, t], expected, atol=1e-5, rtol=0)
+
+
+def test_rotation_keeps_lengths_and_sees_distances_only():
+    torch.manual_seed(0)
+    queries, keys = torch.randn(1, 1, 6, 10), torch.randn(1, 1, 6, 10)
+    lengths = rotate_pairs(queries, 100).norm(dim=-1)
+    torch.testing.assert_close(lengths, queries.norm(dim=-1))
+    near = rotate_pairs(queries, 0) @ rotate_pairs(keys, 0).mT
+    far = rotate_pairs(queries, 50) @ rotate_pairs(keys, 50).mT
+    torch.testing.assert_close(near, far, atol=1e-4, rtol=0)
+    shifted = rotate_pairs(queries, 3) @ rotate_pairs(keys, 0).mT
+    assert (near - shifted).abs().max() > 0.1
+
+
+def test_rotation_is_multiplication_by_a_complex_number():
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 4, 6)
+    angles = torch.arange(4.0)[:, None] * 10000 ** (-torch.arange(0, 6, 2) / 6)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    product = torch.view_as_complex(x.unflatten(-1, (3, 2))) * turns
+    expected = torch.view_as_real(product).flatten(-2)
+    torch.testing.assert_close(rotate_pairs(x), expected, atol=1e-5, rtol=0)
+
+
+def test_half_precision_keeps_far_positions_apart():
+    torch.manual_seed(0)
+    x = torch.randn(1, 1, 4, 8)
+    half = rotate_pairs(x.bfloat16(), start=1000).float()
+    torch.testing.assert_close(half, rotate_pairs(x, start=1000), atol=0.05, rtol=0)
+
+
+def test_a_rotary_model_has_no_position_table_and_still_sees_the_order():
+    torch.manual_seed(0)
+    model = GPTModel(replace(TINY, positions="rotary")).eval()
+    assert not any("pos_emb" in name for name in model.state_dict())
+    there, back = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[3, 2, 1, 4]])
+    assert not torch.allclose(model(there)[:, -1], model(back)[:, -1], atol=1e-4)
+
+
+def test_bad_positions_are_refused():
+    with pytest.raises(ValueError, match="rotery"):
+        GPTConfig(positions="rotery")
+    with pytest.raises(ValueError, match="15/3 = 5"):
+        GPTConfig(emb_dim=15, n_heads=3, positions="rotary")
+
+
+def test_the_tiny_rotary_model_has_the_published_count():
+    """64 wide, 4 heads, 2 layers, V=100, biases, tied, no position table."""
+    cfg = GPTConfig(100, 32, 64, 4, 2, 0.0, True, True, "rotary")
+    assert count_parameters(GPTModel(cfg)) == 106_496
+
+
+# --- the cache --------------------------------------------------------------------
+
+
+def model_of(positions, tied_head):
+    torch.manual_seed(1)
+    cfg = replace(TINY, positions=positions, tied_head=tied_head)
+    return GPTModel(cfg).eval()
+
+
+def ways_to_cut(T):
+    """Every list of positive lengths with sum T."""
+    for cuts in itertools.product([False, True], repeat=T - 1):
+        lengths = [1]
+        for cut in cuts:
+            if cut:
+                lengths.append(1)
+            else:
+                lengths[-1] += 1
+        yield lengths
+
+
+every_model = [
+    pytest.mark.parametrize("positions", ["learned", "rotary"]),
+    pytest.mark.parametrize("tied_head", [False, True]),
+]
+
+
+@every_model[0]
+@every_model[1]
+@pytest.mark.parametrize("B", [1, 3])
+@torch.no_grad()
+def test_cached_logits_are_the_uncached_ones_however_the_text_is_cut(
+    positions, tied_head, B
+):
+    model = model_of(positions, tied_head)
+    idx = torch.randint(0, 17, (B, TINY.context_length))
+    for T in (1, 6, TINY.context_length):
+        expected = model(idx[:, :T])
+        for lengths in ways_to_cut(T):
+            cache = KVCache(model.cfg, B)
+            parts = [model(part, cache) for part in idx[:, :T].split(lengths, dim=1)]
+            assert cache.length == T
+            torch.testing.assert_close(
+                torch.cat(parts, dim=1), expected, atol=1e-5, rtol=0
+            )
+
+
+@every_model[0]
+@every_model[1]
+@pytest.mark.parametrize("B", [1, 3])
+@pytest.mark.parametrize("T", [1, 5, 9, 14])
+def test_generation_is_the_same_with_and_without_cache(positions, tied_head, B, T):
+    """Also past the context, where all three slide their window."""
+    model = model_of(positions, tied_head)
+    idx = torch.randint(0, 17, (B, T))
+    expected = generate_text_simple(model, idx, 25, TINY.context_length)
+    assert torch.equal(generate_text(model, idx, 25, use_cache=True), expected)
+    assert torch.equal(generate_text(model, idx, 25, use_cache=False), expected)
+
+
+@torch.no_grad()
+def test_next_logits_are_those_of_the_whole_window_past_the_context():
+    model = model_of("rotary", tied_head=True)
+    idx = torch.randint(0, 17, (2, 13))
+    cache = KVCache(model.cfg, 2)
+    for T in range(1, 14):
+        expected = model(idx[:, :T][:, -9:])[:, -1]
+        got = next_logits(model, idx[:, :T], cache)
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_the_cache_refuses_what_does_not_fit():
+    model = model_of("learned", tied_head=False)
+    cache = KVCache(model.cfg, 2)
+    model(torch.zeros(2, 6, dtype=torch.long), cache)
+    with pytest.raises(ValueError, match="6 cached and 4 new .*context_length=9"):
+        model(torch.zeros(2, 4, dtype=torch.long), cache)
+    with pytest.raises(ValueError, match="batch of 2, not 1"):
+        model(torch.zeros(1, 1, dtype=torch.long), cache)
+    assert cache.length == 6, "a refused call leaves the cache as it was"
+
+
+def test_the_caches_memory_is_the_formulas():
+    """2·L·B·C·T numbers of 4 bytes, taken at once."""
+    cache = KVCache(TINY, batch_size=3)
+    assert cache.keys.nbytes + cache.values.nbytes == 2 * 2 * 3 * 24 * 9 * 4
+    half = KVCache(TINY, batch_size=3, dtype=torch.float16)
+    assert half.keys.nbytes + half.values.nbytes == 2 * 2 * 3 * 24 * 9 * 2

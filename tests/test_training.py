@@ -1,0 +1,392 @@
+"""Training: its loss, its schedule, and that a stop at any moment loses nothing."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from gpt_helpers import (
+    CharTokenizer,
+    GPTConfig,
+    GPTModel,
+    TrainingPlan,
+    count_parameters,
+    draw_windows,
+    evaluate_loss,
+    initialize_like_gpt2,
+    learning_rate_at,
+    load_checkpoint,
+    make_optimizer,
+    next_token_loss,
+    pick_device,
+    save_checkpoint,
+    train,
+)
+from test_gpt_helpers import TINY
+
+PLAN = TrainingPlan(n_steps=12, batch_size=3, warmup_steps=3, eval_every=4)
+IDS = torch.randint(0, 11, (120,), generator=torch.Generator().manual_seed(0))
+
+
+def new_model(**changes):
+    torch.manual_seed(0)
+    return GPTModel(replace(TINY, **changes))
+
+
+# --- text -------------------------------------------------------------------------
+
+
+def test_characters_make_a_vocabulary_and_come_back():
+    tokenizer = CharTokenizer("banana\n")
+    assert tokenizer.characters == ["\n", "a", "b", "n"] and tokenizer.n_vocab == 4
+    assert tokenizer.encode("nab") == [3, 1, 2]
+    assert tokenizer.decode([2, 1, 3]) == "ban"
+    with pytest.raises(ValueError, match="'X' 'é'"):
+        tokenizer.encode("banéX")
+    with pytest.raises(ValueError, match=r"outside 0\.\.3: \[4, -1\]"):
+        tokenizer.decode([0, 4, -1])
+
+
+def test_targets_are_the_inputs_one_token_later():
+    ids = torch.arange(50)
+    inputs, targets = draw_windows(ids, 200, 8)
+    assert inputs.shape == targets.shape == (200, 8)
+    assert torch.equal(targets, inputs + 1)
+    assert torch.equal(inputs[:, 1:], inputs[:, :-1] + 1)
+    assert inputs[:, 0].min() == 0 and targets[:, -1].max() == 49
+    with pytest.raises(ValueError, match=r"8 tokens hold no window of 8 \+ 1"):
+        draw_windows(ids[:8], 1, 8)
+
+
+# --- loss and schedule ------------------------------------------------------------
+
+
+def test_loss_is_the_mean_negative_log_probability_of_the_targets():
+    model = new_model(drop_rate=0.0)
+    inputs, targets = draw_windows(IDS, 2, 5)
+    probabilities = model(inputs).softmax(dim=-1)
+    total = 0.0
+    for b in range(2):
+        for t in range(5):
+            total -= math.log(probabilities[b, t, targets[b, t]].item())
+    loss = next_token_loss(model, inputs, targets).item()
+    assert loss == pytest.approx(total / 10, abs=1e-5)
+
+
+def test_evaluation_covers_the_text_once_in_eval_mode():
+    model = new_model()
+    losses = []
+    for start in range(0, 119 - 6, 7):
+        logits = model.eval()(IDS[start : start + 7][None])[0]
+        losses.append(F.cross_entropy(logits, IDS[start + 1 : start + 8]))
+    assert len(losses) == 17
+    expected = torch.stack(losses).mean().item()
+    model.train()
+    assert evaluate_loss(model, IDS, 4) == pytest.approx(expected, abs=1e-5)
+    assert model.training
+    with pytest.raises(ValueError, match=r"7 tokens hold no window of 7 \+ 1"):
+        evaluate_loss(model, IDS[:7])
+
+
+def test_schedule_is_pytorchs_warm_up_and_cosine():
+    plan = replace(PLAN, n_steps=40, warmup_steps=8, learning_rate=0.5)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    schedulers = torch.optim.lr_scheduler
+    rise = schedulers.LinearLR(optimizer, start_factor=1 / 8, total_iters=7)
+    fall = schedulers.CosineAnnealingLR(optimizer, T_max=31, eta_min=0.05)
+    for step in range(40):
+        expected = optimizer.param_groups[0]["lr"]
+        assert learning_rate_at(step, plan) == pytest.approx(expected, rel=1e-6)
+        optimizer.step()
+        if step < 7:
+            rise.step()
+        elif step >= 8:
+            fall.step()
+
+
+def test_gpt2s_start_is_narrow_and_narrower_where_branches_end():
+    model = new_model(emb_dim=200, n_layers=8, tied_head=True)
+    initialize_like_gpt2(model, torch.Generator().manual_seed(0))
+    block = model.trf_blocks[3]
+    assert block.ff.layers[0].weight.std().item() == pytest.approx(0.02, rel=0.02)
+    for ends in (block.att.out_proj, block.ff.layers[2]):
+        assert ends.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)
+        assert not ends.bias.any()
+    assert torch.equal(block.norm1.scale, torch.ones(200))
+    loss = next_token_loss(model.eval(), IDS[None, :7], IDS[None, 1:8])
+    assert loss.item() == pytest.approx(math.log(11), abs=0.3)
+
+
+# --- training ---------------------------------------------------------------------
+
+
+def test_one_step_is_pytorchs_adamw_after_clipping():
+    plan = replace(PLAN, n_steps=1, warmup_steps=0, eval_every=1, clip_norm=0.1)
+    ours, theirs = new_model(drop_rate=0.0), new_model(drop_rate=0.0)
+    train(ours, IDS, IDS, plan)
+    torch.manual_seed(plan.seed * 1_000_003)
+    next_token_loss(theirs, *draw_windows(IDS, 3, 7)).backward()
+    torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.1)
+    decayed = [p for p in theirs.parameters() if p.ndim > 1]
+    others = [p for p in theirs.parameters() if p.ndim == 1]
+    options = {"lr": plan.learning_rate, "betas": (0.9, 0.95)}
+    torch.optim.AdamW(decayed, weight_decay=0.1, **options).step()
+    torch.optim.AdamW(others, weight_decay=0.0, **options).step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_model_can_learn_a_short_text_by_heart():
+    model = new_model(drop_rate=0.0)
+    plan = TrainingPlan(
+        150, batch_size=8, learning_rate=1e-2, warmup_steps=5, eval_every=10
+    )
+    text = torch.tensor([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 3])
+    history = train(model, text, text, plan)
+    assert history[-1]["step"] == 150
+    assert history[-1]["train"] < 0.3 < history[0]["train"]
+
+
+def test_training_leaves_the_callers_random_numbers_alone():
+    model = new_model()
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    train(model, IDS, IDS, PLAN)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_steps": 0}, "n_steps .*0"),
+        ({"batch_size": 2.5}, "batch_size .*2.5"),
+        ({"learning_rate": -1.0}, "learning_rate .*-1.0"),
+        ({"learning_rate": math.nan}, "learning_rate .*nan"),
+        ({"clip_norm": 0.0}, "clip_norm .*0.0"),
+        ({"warmup_steps": -1}, "warmup_steps .*-1"),
+    ],
+)
+def test_a_senseless_plan_names_the_value(changes, words):
+    with pytest.raises(ValueError, match=words):
+        replace(PLAN, **changes)
+
+
+def test_a_loss_that_is_no_number_stops_the_training():
+    model = new_model()
+    torch.nn.init.constant_(model.out_head.weight, math.nan)
+    with pytest.raises(FloatingPointError, match="nan at step 0"):
+        train(model, IDS, IDS, PLAN)
+
+
+# --- checkpoints ------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(step):
+    def show(done, _):
+        if done == step:
+            raise Stopped
+
+    return show
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 11])
+def test_a_stopped_run_goes_on_to_the_same_losses(tmp_path, step):
+    path = tmp_path / "tiny.safetensors"
+    whole = new_model(tied_head=True)
+    expected = train(whole, IDS, IDS, PLAN)
+    with pytest.raises(Stopped):
+        train(
+            new_model(tied_head=True),
+            IDS,
+            IDS,
+            PLAN,
+            checkpoint=path,
+            show=stop_after(step),
+        )
+    resumed = new_model(tied_head=True)
+    assert train(resumed, IDS, IDS, PLAN, checkpoint=path) == expected
+    for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b)
+    again = new_model(tied_head=True)
+    assert train(again, IDS, IDS, PLAN, checkpoint=path) == expected, "nothing to do"
+
+
+KILLED = """
+import sys, torch
+sys.path.insert(0, {tests!r})
+import test_training as t
+print("ready", flush=True)
+plan = t.replace(t.PLAN, n_steps=100_000, eval_every=1)
+t.train(t.new_model(), t.IDS, t.IDS, plan, checkpoint=sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows")
+def test_a_kill_while_it_writes_leaves_a_whole_checkpoint(tmp_path):
+    path = tmp_path / "tiny.safetensors"
+    code = KILLED.format(tests=os.path.dirname(__file__))
+    steps = []
+    for _ in range(3):
+        command = [sys.executable, "-c", code, str(path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "ready\n"
+        before = path.stat().st_mtime_ns if path.exists() else None
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            time.sleep(random.uniform(0.01, 0.1))
+            if path.exists() and path.stat().st_mtime_ns != before:
+                break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        plan = replace(PLAN, n_steps=100_000, eval_every=1)
+        model = new_model()
+        history = load_checkpoint(path, model, make_optimizer(model, plan), plan)
+        steps.append(history[-1]["step"])
+    assert steps == sorted(set(steps)), "each run went on where the last one stopped"
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "tiny.safetensors"
+    train(new_model(), IDS, IDS, PLAN, checkpoint=path)
+    return path
+
+
+def test_a_checkpoint_holds_plain_tensors_and_readable_facts(saved):
+    with safe_open(saved, "pt") as file:
+        facts = file.metadata()
+        names = set(file.keys())
+    assert json.loads(facts["config"])["emb_dim"] == TINY.emb_dim
+    assert json.loads(facts["history"])[-1]["step"] == 12
+    assert {f"model.{n}" for n, _ in new_model().named_parameters()} <= names
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def assert_refused(path, words, model, plan=PLAN):
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = make_optimizer(model, plan)
+    with pytest.raises(ValueError, match=words) as caught:
+        load_checkpoint(path, model, optimizer, plan)
+    assert str(path) in str(caught.value)
+    assert all(map(torch.equal, before, model.parameters()))
+    assert not optimizer.state
+
+
+def rewritten(path, change):
+    """The checkpoint once more, its tensors changed."""
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        facts = file.metadata()
+    change(tensors)
+    save_file(tensors, path, facts)
+
+
+@pytest.mark.parametrize("lost", ["model.tok_emb.weight", "optimizer.3.exp_avg"])
+def test_a_checkpoint_that_lacks_a_tensor_is_named(saved, lost):
+    rewritten(saved, lambda tensors: tensors.pop(lost))
+    assert_refused(saved, f"other tensors.*{lost}", new_model())
+    rewritten(saved, lambda tensors: tensors.update({lost: torch.zeros(2)}))
+    assert_refused(saved, f"other tensors.*{lost}", new_model())
+
+
+def test_a_checkpoint_that_does_not_fit_changes_nothing(saved):
+    assert_refused(saved, "another config.* n_layers 2, not 3", new_model(n_layers=3))
+    faster = replace(PLAN, learning_rate=0.5)
+    assert_refused(saved, "another plan.*0.001, not 0.5", new_model(), faster)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 100, 0.5, 0.99])
+def test_a_damaged_checkpoint_is_named(saved, kept):
+    content = saved.read_bytes()
+    kept = int(kept * len(content)) if isinstance(kept, float) else kept
+    saved.write_bytes(content[:kept])
+    assert_refused(saved, "damaged", new_model())
+
+
+def test_a_failing_write_keeps_the_old_checkpoint(saved, monkeypatch):
+    before = saved.read_bytes()
+    monkeypatch.setattr(os, "fsync", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    model = new_model()
+    optimizer = make_optimizer(model, PLAN)
+    with pytest.raises(OSError, match="full"):
+        save_checkpoint(saved, model, optimizer, PLAN, [])
+    assert saved.read_bytes() == before
+
+
+# --- the published model, the device ----------------------------------------------
+
+
+def test_the_published_tiny_gpt_has_its_count():
+    """Block 256, 4 layers, 4 heads, 256 wide, V=73, biases, and one on the head."""
+    cfg = GPTConfig(73, 256, 256, 4, 4, 0.1, qkv_bias=True)
+    model = GPTModel(cfg)
+    model.out_head = torch.nn.Linear(256, 73)
+    assert count_parameters(model) == 3_262_537
+
+
+def test_without_an_accelerator_the_device_is_the_processor(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert pick_device() == torch.device("cpu")
+
+
+CPU0 = torch.device("cpu:0")  # stands in for an accelerator
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    """Pretend that there is one, which does ``fault(model)`` to what comes to it."""
+    move = GPTModel.to
+
+    def pretend(fault):
+        def to(self, device):
+            if device == CPU0:
+                fault(self)
+            return move(self, device)
+
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: CPU0)
+        monkeypatch.setattr(GPTModel, "to", to)
+
+    return pretend
+
+
+def test_an_accelerator_that_agrees_is_used(accelerator):
+    accelerator(lambda model: None)
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    assert pick_device() == CPU0
+    assert torch.equal(torch.rand(1), expected), "the caller's random numbers moved"
+
+
+def test_an_accelerator_that_raises_is_not_used(accelerator):
+    accelerator(lambda model: torch.zeros(2) @ torch.zeros(3))
+    with pytest.warns(UserWarning, match="cpu:0 cannot compute"):
+        assert pick_device() == torch.device("cpu")
+
+
+@pytest.mark.parametrize("part", ["final_norm.shift", "trf_blocks.0.att.W_key.weight"])
+def test_an_accelerator_with_other_numbers_is_not_used(accelerator, part):
+    def shift(model):
+        model.get_parameter(part).data.view(-1)[0] += 0.1
+
+    accelerator(shift)
+    with pytest.warns(UserWarning, match="cpu:0 computes other numbers"):
+        assert pick_device() == torch.device("cpu")
