@@ -691,15 +691,20 @@ class TrainingPlan:
     seed: int = 123
 
     def __post_init__(self):
-        for name in ("n_steps", "batch_size", "eval_every"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                value = getattr(self, name)
-                raise ValueError(f"{name} must be a positive integer, not {value!r}")
+        least = {"n_steps": 1, "batch_size": 1, "eval_every": 1}
+        for name, low in (least | {"warmup_steps": 0, "seed": 0}).items():
+            value = getattr(self, name)
+            if type(value) is not int or value < low:
+                raise ValueError(f"{name} must be an integer ≥ {low}, not {value!r}")
         for name in ("learning_rate", "clip_norm"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be > 0, not {getattr(self, name)!r}")
-        if type(self.warmup_steps) is not int or self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be 0 or more: {self.warmup_steps!r}")
+        if not 0 <= self.final_rate <= 1:
+            raise ValueError(f"final_rate must be in [0, 1], not {self.final_rate!r}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be ≥ 0, not {self.weight_decay!r}")
+        if type(self.bf16) is not bool:
+            raise ValueError(f"bf16 must be True or False, not {self.bf16!r}")
 
 
 def learning_rate_at(step: int, plan: TrainingPlan) -> float:
@@ -773,19 +778,23 @@ def load_checkpoint(path, model, optimizer=None, plan=None) -> list[dict]:
     Nothing is changed unless all of it fits. Without an optimizer only the model is
     filled, and the plan is not compared.
 
-    Raises: ValueError, naming the file and what is wrong: damaged, of another
-        configuration, of another plan, or with other tensors.
+    Raises: ValueError, naming the file and what is wrong: damaged or no checkpoint, of
+        another configuration, of another plan, or with other tensors.
     Lesson: 8.
     """
     try:
         with safe_open(path, "pt") as file:
             facts = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
             tensors = {k: file.get_tensor(k).clone() for k in file.keys()}  # noqa: SIM118
+        kinds = {"config": dict, "plan": dict, "history": list}
+        missing = [k for k, kind in kinds.items() if type(facts.get(k)) is not kind]
+        if missing:
+            raise ValueError(f"without {', '.join(missing)}")
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"checkpoint damaged: {path} ({error})") from error
     ours = {"config": asdict(model.cfg)} | ({"plan": asdict(plan)} if plan else {})
     for name, expected in ours.items():
-        saved = facts.get(name, {})
+        saved = facts[name]
         differing = [k for k in expected if saved.get(k) != expected[k]]
         if differing:
             shown = ", ".join(
@@ -802,7 +811,7 @@ def load_checkpoint(path, model, optimizer=None, plan=None) -> list[dict]:
             averages = {"step": (), "exp_avg": p.shape, "exp_avg_sq": p.shape}
             shapes |= {f"optimizer.{number}.{k}": s for k, s in averages.items()}
     found = {name: tensor.shape for name, tensor in tensors.items()}
-    if shapes != found or "history" not in facts:
+    if shapes != found:
         wrong = [n for n in shapes | found if shapes.get(n) != found.get(n)]
         raise ValueError(f"checkpoint with other tensors: {path}: {sorted(wrong)[:5]}")
     if optimizer is not None:
@@ -909,14 +918,24 @@ def train(
     ``show(step, history)`` is called after every step.
 
     Shapes: train_ids (N), validation_ids (M).
-    Raises: ValueError for texts shorter than a window, and what ``load_checkpoint``
-        raises.
+    Raises: before anything is changed, ValueError for texts shorter than a window and
+        a checkpoint without a folder, and what ``check_token_ids`` and
+        ``load_checkpoint`` raise; FloatingPointError, naming the step, for a loss that
+        is no number any more. The last checkpoint stays as it was.
     Lesson: 8.
     """
+    for ids in (train_ids, validation_ids):
+        check_token_ids(ids[:, None], model.cfg)
+        if len(ids) <= (T := model.cfg.context_length):
+            raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
     optimizer = make_optimizer(model, plan)
     history: list[dict] = []
-    if checkpoint is not None and Path(checkpoint).exists():
-        history = load_checkpoint(checkpoint, model, optimizer, plan)
+    if checkpoint is not None:
+        place = Path(checkpoint)
+        if place.is_dir() or not place.parent.is_dir():
+            raise ValueError(f"checkpoint must be a file in a folder, not {place}")
+        if place.exists():
+            history = load_checkpoint(place, model, optimizer, plan)
     first = history[-1]["step"] if history else 0
     losses = []
     model.train()
@@ -926,7 +945,9 @@ def train(
             losses.append(training_step(model, optimizer, train_ids, plan, step))
             if (step + 1) % plan.eval_every == 0 or step + 1 == plan.n_steps:
                 row = {"step": step + 1, "train": sum(losses) / len(losses)}
-                row["validation"] = evaluate_loss(model, validation_ids)
+                row["validation"] = loss = evaluate_loss(model, validation_ids)
+                if not math.isfinite(loss):
+                    raise FloatingPointError(f"validation loss {loss} at step {step}")
                 history.append(row)
                 losses.clear()
                 if checkpoint is not None:

@@ -320,7 +320,11 @@ def test_a_tied_head_is_one_tensor_and_stays_one():
         (torch.zeros(1, 2, dtype=torch.bool), TypeError, "bool"),
         (torch.tensor([[3, 11]]), ValueError, "11 is outside 0..10"),
         (torch.tensor([[3, -1]]), ValueError, "-1 is outside 0..10"),
-        (torch.zeros(1, 8, dtype=torch.long), ValueError, "8 new .*context_length=7"),
+        (
+            torch.zeros(1, 8, dtype=torch.long),
+            ValueError,
+            "^8 tokens .*context_length=7",
+        ),
     ],
 )
 def test_bad_token_ids_are_refused_at_the_door(tiny, ids, error, words):

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from gpt_helpers import (
     GPTConfig,
     GPTModel,
     KVCache,
+    MultiHeadAttention,
     count_parameters,
     generate_text,
     generate_text_simple,
@@ -73,6 +75,24 @@ def test_half_precision_keeps_far_positions_apart():
     x = torch.randn(1, 1, 4, 8)
     half = rotate_pairs(x.bfloat16(), start=1000).float()
     torch.testing.assert_close(half, rotate_pairs(x, start=1000), atol=0.05, rtol=0)
+
+
+@torch.no_grad()
+def test_attention_turns_queries_and_keys_and_leaves_values():
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(replace(TINY, positions="rotary")).eval()
+    x = torch.randn(2, 5, 24)
+    queries, keys, values = (
+        layer(x).view(2, 5, 3, 8).transpose(1, 2)
+        for layer in (attention.W_query, attention.W_key, attention.W_value)
+    )
+    for part, (b, h, t) in itertools.product(
+        (queries, keys), itertools.product(range(2), range(3), range(5))
+    ):
+        part[b, h, t] = rotation_by_the_paper(part[b, h, t], t)
+    mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+    expected = attention.out_proj(mixed.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(x), expected, atol=1e-5, rtol=0)
 
 
 def test_a_rotary_model_has_no_position_table_and_still_sees_the_order():
@@ -177,6 +197,66 @@ def test_the_cache_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="batch of 2, not 1"):
         model(torch.zeros(1, 1, dtype=torch.long), cache)
     assert cache.length == 6, "a refused call leaves the cache as it was"
+
+
+class Reader(torch.nn.Module):
+    """Notes how many tokens the model reads at each call."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.cfg, self.tok_emb = model, model.cfg, model.tok_emb
+        self.read = []
+
+    def forward(self, idx, cache=None):
+        self.read.append(idx.shape[1])
+        return self.model(idx) if cache is None else self.model(idx, cache)
+
+
+def test_with_a_cache_only_new_tokens_are_read_until_the_window_slides():
+    idx = torch.zeros(1, 4, dtype=torch.long)
+    read = {}
+    for use_cache in (True, False):
+        reader = Reader(model_of("learned", tied_head=False))
+        generate_text(reader, idx, 8, use_cache=use_cache)
+        read[use_cache] = reader.read
+    assert read == {True: [4, 1, 1, 1, 1, 1, 9, 9], False: [4, 5, 6, 7, 8, 9, 9, 9]}
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_the_cache_has_the_models_own_number_format(positions):
+    model = model_of(positions, tied_head=True).bfloat16()
+    idx = torch.zeros(1, 3, dtype=torch.long)
+    assert generate_text(model, idx, 3).shape == (1, 6)
+    with torch.no_grad():
+        cache = KVCache(model.cfg, 1, dtype=torch.bfloat16)
+        assert model(idx, cache).dtype == torch.bfloat16
+
+
+def test_the_caches_are_made_on_the_device_that_is_asked_for():
+    cache = KVCache(TINY, 1, device="meta", dtype=torch.float16)
+    assert {t.device.type for t in (cache.keys, cache.values)} == {"meta"}
+    assert {t.dtype for t in (cache.keys, cache.values)} == {torch.float16}
+
+
+def test_the_rotation_has_its_base_and_its_inputs_format():
+    torch.manual_seed(0)
+    x = torch.randn(1, 1, 2, 4)
+    turned = rotate_pairs(x, start=1, base=100.0)[0, 0, 0]
+    first = torch.view_as_complex(x[0, 0, 0].view(2, 2))
+    expected = first * torch.exp(1j * torch.tensor([1.0, 0.1]))
+    torch.testing.assert_close(turned, torch.view_as_real(expected).flatten())
+    assert rotate_pairs(x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_half_precision_angles_are_as_good_as_they_can_be():
+    """Exactly the rotation with cosines and sines that were rounded once."""
+    x = torch.ones(1, 1, 1, 16, dtype=torch.bfloat16)
+    angles = 1001.0 * 10000.0 ** (-torch.arange(0, 16, 2) / 16)
+    cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
+    expected = torch.stack([cos - sin, sin + cos], -1).flatten()
+    torch.testing.assert_close(
+        rotate_pairs(x, start=1001).flatten(), expected, atol=0.01, rtol=0
+    )
 
 
 def test_the_caches_memory_is_the_formulas():

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+import gpt_helpers
 from gpt_helpers import (
     CharTokenizer,
     GPTConfig,
@@ -32,6 +33,7 @@ from gpt_helpers import (
     pick_device,
     save_checkpoint,
     train,
+    write_whole,
 )
 from test_gpt_helpers import TINY
 
@@ -69,6 +71,15 @@ def test_targets_are_the_inputs_one_token_later():
         draw_windows(ids[:8], 1, 8)
 
 
+def test_windows_come_from_the_generator_that_is_given():
+    def draw(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return draw_windows(torch.arange(1000), 9, 5, generator)[0]
+
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))
+
+
 # --- loss and schedule ------------------------------------------------------------
 
 
@@ -100,11 +111,11 @@ def test_evaluation_covers_the_text_once_in_eval_mode():
 
 
 def test_schedule_is_pytorchs_warm_up_and_cosine():
-    plan = replace(PLAN, n_steps=40, warmup_steps=8, learning_rate=0.5)
+    plan = TrainingPlan(40, warmup_steps=8, learning_rate=0.5, final_rate=0.3)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
     schedulers = torch.optim.lr_scheduler
     rise = schedulers.LinearLR(optimizer, start_factor=1 / 8, total_iters=7)
-    fall = schedulers.CosineAnnealingLR(optimizer, T_max=31, eta_min=0.05)
+    fall = schedulers.CosineAnnealingLR(optimizer, T_max=31, eta_min=0.15)
     for step in range(40):
         expected = optimizer.param_groups[0]["lr"]
         assert learning_rate_at(step, plan) == pytest.approx(expected, rel=1e-6)
@@ -113,6 +124,20 @@ def test_schedule_is_pytorchs_warm_up_and_cosine():
             rise.step()
         elif step >= 8:
             fall.step()
+
+
+def test_the_schedule_of_a_short_plan_has_no_division_by_zero():
+    plan = TrainingPlan(6, warmup_steps=5, learning_rate=0.5)
+    assert [learning_rate_at(s, plan) for s in range(6)] == [
+        0.1,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+        0.5,
+    ]
+    late = replace(plan, warmup_steps=10)
+    assert learning_rate_at(5, late) == pytest.approx(0.3)
 
 
 def test_gpt2s_start_is_narrow_and_narrower_where_branches_end():
@@ -128,20 +153,38 @@ def test_gpt2s_start_is_narrow_and_narrower_where_branches_end():
     assert loss.item() == pytest.approx(math.log(11), abs=0.3)
 
 
+def test_gpt2s_start_reaches_every_part_and_repeats_itself():
+    def draw(seed):
+        model = new_model(emb_dim=200, qkv_bias=True)
+        initialize_like_gpt2(model, torch.Generator().manual_seed(seed))
+        return dict(model.named_parameters())
+
+    weights = draw(0)
+    for name, weight in weights.items():
+        if name.endswith("bias"):
+            assert not weight.any(), name
+        elif name.endswith("weight"):
+            narrow = name.endswith(("out_proj.weight", "layers.2.weight"))
+            width = 0.01 if narrow else 0.02
+            assert weight.std().item() == pytest.approx(width, rel=0.1), name
+            assert not torch.equal(weight, draw(1)[name]), name
+    assert all(map(torch.equal, weights.values(), draw(0).values()))
+
+
 # --- training ---------------------------------------------------------------------
 
 
 def test_one_step_is_pytorchs_adamw_after_clipping():
-    plan = replace(PLAN, n_steps=1, warmup_steps=0, eval_every=1, clip_norm=0.1)
+    plan = TrainingPlan(1, 3, 0.01, 0, weight_decay=0.3, clip_norm=0.2, seed=5)
     ours, theirs = new_model(drop_rate=0.0), new_model(drop_rate=0.0)
     train(ours, IDS, IDS, plan)
     torch.manual_seed(plan.seed * 1_000_003)
     next_token_loss(theirs, *draw_windows(IDS, 3, 7)).backward()
-    torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.1)
+    torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.2)
     decayed = [p for p in theirs.parameters() if p.ndim > 1]
     others = [p for p in theirs.parameters() if p.ndim == 1]
     options = {"lr": plan.learning_rate, "betas": (0.9, 0.95)}
-    torch.optim.AdamW(decayed, weight_decay=0.1, **options).step()
+    torch.optim.AdamW(decayed, weight_decay=0.3, **options).step()
     torch.optim.AdamW(others, weight_decay=0.0, **options).step()
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b)
@@ -158,6 +201,80 @@ def test_a_model_can_learn_a_short_text_by_heart():
     assert history[-1]["train"] < 0.3 < history[0]["train"]
 
 
+def test_each_step_makes_its_own_gradients_with_averages_of_0_9_and_0_95():
+    """Three steps, with PyTorch's optimizer and a loss written out."""
+    plan = TrainingPlan(3, 2, 0.01, 2, weight_decay=0.3, clip_norm=0.5, eval_every=2)
+    ours, theirs = new_model(drop_rate=0.0), new_model(drop_rate=0.0)
+    optimizers = [
+        torch.optim.AdamW(
+            [p for p in theirs.parameters() if (p.ndim > 1) == matrices],
+            betas=(0.9, 0.95),
+            weight_decay=0.3 * matrices,
+        )
+        for matrices in (True, False)
+    ]
+    losses = []
+    for step, rate in enumerate([0.005, 0.01, 0.01]):
+        torch.manual_seed(plan.seed * 1_000_003 + step)
+        inputs, targets = draw_windows(IDS, 2, 7)
+        loss = F.cross_entropy(theirs(inputs).flatten(0, 1), targets.flatten())
+        theirs.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+        losses.append(loss.item())
+    validation = IDS.flip(0)
+    first, last = train(ours, IDS, validation, plan)
+    assert first["train"] == pytest.approx((losses[0] + losses[1]) / 2, abs=1e-5)
+    assert last["train"] == pytest.approx(losses[2], abs=1e-5)
+    assert last["validation"] == pytest.approx(evaluate_loss(theirs, validation), 1e-4)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_history_has_a_row_per_evaluation_and_one_at_the_end():
+    model, calls = new_model(), []
+
+    def show(step, history):
+        calls.append((step, len(history)))
+
+    plan = replace(PLAN, n_steps=7, eval_every=3)
+    history = train(model, IDS, IDS, plan, show=show)
+    assert [row["step"] for row in history] == [3, 6, 7]
+    assert calls == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 2), (7, 3)]
+    each = train(new_model(), IDS, IDS, replace(plan, eval_every=1))
+    losses = [row["train"] for row in each]
+    for row, part in zip(history, (losses[:3], losses[3:6], losses[6:]), strict=True):
+        assert row["train"] == pytest.approx(sum(part) / len(part))
+    assert each[-1]["validation"] == evaluate_loss(model, IDS)
+
+
+def test_training_has_dropout_whatever_the_mode_before():
+    plan = replace(PLAN, n_steps=2)
+    assert train(new_model().eval(), IDS, IDS, plan) == train(
+        new_model(), IDS, IDS, plan
+    )
+    still = train(new_model(drop_rate=0.0), IDS, IDS, plan)
+    assert still != train(new_model(), IDS, IDS, plan)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_products_have_16_bits_only_where_the_plan_says_so(bf16):
+    model, kinds = new_model(), []
+
+    def note(module, inputs, output):
+        if module.training:
+            kinds.append(output.dtype)
+        assert torch.is_grad_enabled() == module.training, "no gradient to evaluate"
+
+    model.out_head.register_forward_hook(note)
+    train(model, IDS, IDS, replace(PLAN, n_steps=2, bf16=bf16))
+    assert kinds == 2 * [torch.bfloat16 if bf16 else torch.float32]
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
 def test_training_leaves_the_callers_random_numbers_alone():
     model = new_model()
     torch.manual_seed(7)
@@ -165,6 +282,10 @@ def test_training_leaves_the_callers_random_numbers_alone():
     torch.manual_seed(7)
     train(model, IDS, IDS, PLAN)
     assert torch.equal(torch.rand(1), expected)
+    torch.manual_seed(7)
+    with pytest.raises(Stopped):
+        train(model, IDS, IDS, PLAN, show=stop_after(2))
+    assert torch.equal(torch.rand(1), expected), "also after an error"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +296,19 @@ def test_training_leaves_the_callers_random_numbers_alone():
         ({"learning_rate": -1.0}, "learning_rate .*-1.0"),
         ({"learning_rate": math.nan}, "learning_rate .*nan"),
         ({"clip_norm": 0.0}, "clip_norm .*0.0"),
+        ({"clip_norm": math.inf}, "clip_norm .*inf"),
         ({"warmup_steps": -1}, "warmup_steps .*-1"),
+        ({"eval_every": 0}, "eval_every .*0"),
+        ({"eval_every": True}, "eval_every .*True"),
+        ({"final_rate": -0.1}, "final_rate .*-0.1"),
+        ({"final_rate": 1.5}, "final_rate .*1.5"),
+        ({"final_rate": math.nan}, "final_rate .*nan"),
+        ({"weight_decay": -0.1}, "weight_decay .*-0.1"),
+        ({"weight_decay": math.nan}, "weight_decay .*nan"),
+        ({"weight_decay": math.inf}, "weight_decay .*inf"),
+        ({"bf16": "False"}, "bf16 .*'False'"),
+        ({"seed": -1}, "seed .*-1"),
+        ({"seed": 1.5}, "seed .*1.5"),
     ],
 )
 def test_a_senseless_plan_names_the_value(changes, words):
@@ -183,11 +316,55 @@ def test_a_senseless_plan_names_the_value(changes, words):
         replace(PLAN, **changes)
 
 
-def test_a_loss_that_is_no_number_stops_the_training():
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_stops_the_training(monkeypatch, value):
     model = new_model()
-    torch.nn.init.constant_(model.out_head.weight, math.nan)
-    with pytest.raises(FloatingPointError, match="nan at step 0"):
+    before = [p.detach().clone() for p in model.parameters()]
+    monkeypatch.setattr(
+        gpt_helpers,
+        "next_token_loss",
+        lambda model, *_: model.out_head.weight.sum() * 0 + value,
+    )
+    with pytest.raises(FloatingPointError, match=f"{value} at step 0"):
         train(model, IDS, IDS, PLAN)
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_weights_that_are_no_numbers_never_replace_a_checkpoint(tmp_path):
+    path = tmp_path / "tiny.safetensors"
+    wild = TrainingPlan(4, 3, learning_rate=1e30, warmup_steps=0, eval_every=1)
+    with pytest.raises(FloatingPointError, match="validation loss (nan|inf) at step 0"):
+        train(new_model(), IDS, IDS, wild, checkpoint=path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "words"),
+    [
+        ((IDS[:7], IDS), ValueError, r"7 tokens hold no window of 7 \+ 1"),
+        ((IDS, IDS[:7]), ValueError, r"7 tokens hold no window of 7 \+ 1"),
+        ((IDS, IDS + 1), ValueError, "id 11 is outside 0..10"),
+        ((IDS - 1, IDS), ValueError, "id -1 is outside 0..10"),
+        ((IDS, IDS.float()), TypeError, "float32"),
+        ((IDS, IDS.view(60, 2)), ValueError, r"\(60, 1, 2\)"),
+    ],
+)
+def test_a_bad_text_is_refused_before_the_first_step(texts, error, words):
+    model = new_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(error, match=words):
+        train(model, *texts, PLAN)
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+@pytest.mark.parametrize("name", ["", "no such folder/tiny.safetensors"])
+def test_a_checkpoint_without_a_place_is_refused_before_the_first_step(tmp_path, name):
+    model = new_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(ValueError, match="a file in a folder, not .*") as caught:
+        train(model, IDS, IDS, PLAN, checkpoint=tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+    assert all(map(torch.equal, before, model.parameters()))
 
 
 # --- checkpoints ------------------------------------------------------------------
@@ -289,13 +466,40 @@ def assert_refused(path, words, model, plan=PLAN):
     assert not optimizer.state
 
 
-def rewritten(path, change):
-    """The checkpoint once more, its tensors changed."""
+def rewritten(path, change, **other_facts):
+    """The checkpoint once more, its tensors or facts changed."""
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        facts = file.metadata()
+        facts = file.metadata() | other_facts
     change(tensors)
-    save_file(tensors, path, facts)
+    save_file(tensors, path, {k: v for k, v in facts.items() if v})
+
+
+@pytest.mark.parametrize("fact", ["config", "plan", "history"])
+@pytest.mark.parametrize(
+    ("text", "words"), [("", "without {}"), ("3", "without {}"), ("{x", "property")]
+)
+def test_a_checkpoint_without_its_facts_is_named(saved, fact, text, words):
+    rewritten(saved, lambda tensors: None, **{fact: text})
+    assert_refused(saved, f"damaged.*{words.format(fact)}", new_model())
+
+
+def test_a_model_alone_is_filled_without_an_optimizer(saved):
+    whole, alone = new_model(), new_model()
+    expected = load_checkpoint(saved, whole, make_optimizer(whole, PLAN), PLAN)
+    torch.nn.init.zeros_(alone.tok_emb.weight)
+    assert load_checkpoint(saved, alone) == expected
+    assert len(expected) == 3 and alone.tok_emb.weight.all()
+    assert all(map(torch.equal, alone.parameters(), whole.parameters()))
+    rewritten(saved, lambda tensors: tensors.pop("model.tok_emb.weight"))
+    with pytest.raises(ValueError, match="other tensors.*tok_emb"):
+        load_checkpoint(saved, alone)
+
+
+def test_a_configuration_of_equal_shapes_is_another_one_too(saved):
+    assert_refused(saved, "n_heads 4, not 5", new_model(n_heads=5))
+    with pytest.raises(ValueError, match="drop_rate 0.5, not 0.0"):
+        load_checkpoint(saved, new_model(drop_rate=0.0))
 
 
 @pytest.mark.parametrize("lost", ["model.tok_emb.weight", "optimizer.3.exp_avg"])
@@ -328,6 +532,26 @@ def test_a_failing_write_keeps_the_old_checkpoint(saved, monkeypatch):
     with pytest.raises(OSError, match="full"):
         save_checkpoint(saved, model, optimizer, PLAN, [])
     assert saved.read_bytes() == before
+
+
+def test_the_new_file_is_on_the_disk_before_it_takes_its_place(tmp_path, monkeypatch):
+    events, sync, move = [], os.fsync, os.replace
+    path = tmp_path / "name"
+    path.write_text("old")
+    path.with_name("name.unfinished").write_text("left by a run that was killed")
+
+    def note(name, function):
+        def noted(*arguments):
+            events.append((name, path.read_text()))
+            return function(*arguments)
+
+        return noted
+
+    monkeypatch.setattr(os, "fsync", note("fsync", sync))
+    monkeypatch.setattr(os, "replace", note("replace", move))
+    write_whole(path, lambda place: place.write_text("new"))
+    assert events == [("fsync", "old"), ("replace", "old")]
+    assert path.read_text() == "new" and os.listdir(tmp_path) == ["name"]
 
 
 # --- the published model, the device ----------------------------------------------
@@ -388,5 +612,15 @@ def test_an_accelerator_with_other_numbers_is_not_used(accelerator, part):
         model.get_parameter(part).data.view(-1)[0] += 0.1
 
     accelerator(shift)
+    with pytest.warns(UserWarning, match="cpu:0 computes other numbers"):
+        assert pick_device() == torch.device("cpu")
+
+
+def test_an_accelerator_with_other_gradients_is_not_used(accelerator):
+    def bend(model):
+        weight = model.trf_blocks[0].att.W_query.weight
+        weight.register_hook(lambda gradient: gradient * 1.1)
+
+    accelerator(bend)
     with pytest.warns(UserWarning, match="cpu:0 computes other numbers"):
         assert pick_device() == torch.device("cpu")
