@@ -79,6 +79,24 @@ def wrong_8_1_three(ids, starts, length):
     return *right_8_1_loop(ids, starts, length), length
 
 
+def wrong_8_1_places(ids, starts, length):
+    places = starts.view(-1, 1) + torch.arange(length + 1)
+    return places[:, :-1], places[:, 1:]
+
+
+def wrong_8_1_transposed(ids, starts, length):
+    windows = ids[starts + torch.arange(length + 1).unsqueeze(1)]
+    return windows[:-1], windows[1:]
+
+
+def wrong_8_1_decimals(ids, starts, length):
+    x, y = torch.zeros(len(starts), length), torch.zeros(len(starts), length)
+    for b, start in enumerate(starts):
+        for t in range(length):
+            x[b, t], y[b, t] = ids[start + t], ids[start + t + 1]
+    return x, y
+
+
 def wrong_8_1_in_order(ids, starts, length):
     x, y = right_8_1_loop(ids, starts.sort(descending=True).values, length)
     return x.flip(1), y
@@ -200,6 +218,31 @@ def wrong_8_3_straight(step, highest, lowest, warmup_steps, n_steps):
     return highest + (lowest - highest) * share
 
 
+def wrong_8_3_last_warm_step(step, highest, lowest, warmup_steps, n_steps):
+    if step >= warmup_steps - 1:
+        share = (step - warmup_steps) / (n_steps - 1 - warmup_steps)
+        return lowest + (highest - lowest) * (0.5 + math.cos(math.pi * share) / 2)
+    return highest * (step + 1) / warmup_steps
+
+
+def wrong_8_3_as_a_share(step, highest, lowest, warmup_steps, n_steps):
+    lowest = lowest * highest
+    return right_8_3_middle(step, highest, lowest, warmup_steps, n_steps)
+
+
+def wrong_8_3_sign(step, highest, lowest, warmup_steps, n_steps):
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps * highest
+    share = (step - warmup_steps) / (n_steps - 1 - warmup_steps)
+    return lowest - (highest - lowest) * math.cos(math.pi / 2 * share) ** 2
+
+
+def wrong_8_3_no_rates(step, highest, lowest, warmup_steps, n_steps):
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps * highest
+    return right_8_3_sine(step, 1.0, 0.0, warmup_steps, n_steps)
+
+
 def wrong_8_3_power(step, highest, lowest, warmup_steps, n_steps):
     return right_8_3_sine(step, highest, lowest, warmup_steps, n_steps) ** 1.1
 
@@ -228,6 +271,7 @@ RIGHT = {
     "8.3": [right_8_3_tensor, right_8_3_sine, right_8_3_middle],
     "8.4": [
         IN_BITS,
+        IN_BITS | {"loss of 1.64, choices left": 2**2.37},
         {
             "knows nothing, bits per character": math.log(72) / math.log(2),
             "loss of 1.64, bits per character": math.log2(math.e**1.64),
@@ -253,6 +297,13 @@ WRONG = {
         ("`torch.stack`", wrong_8_1_lists_of_tensors),
         ("a pair for each window", wrong_8_1_pairs),
         ("Look again at 'inputs'", wrong_8_1_in_order),
+        ("the places in the text", wrong_8_1_places),
+        ("columns are exchanged: (T, B)", wrong_8_1_transposed),
+        ("have become decimals", wrong_8_1_decimals),
+        (
+            "along a last axis",
+            lambda *args: torch.stack(right_8_1_unfold(*args), dim=2),
+        ),
     ],
     "8.2": [
         ("still takes B neighbors", wrong_8_2_transposed_view),
@@ -276,6 +327,12 @@ WRONG = {
         ("one step too early", wrong_8_3_early),
         ("The angle ends at 1", wrong_8_3(angle=1)),
         ("in a straight line", wrong_8_3_straight),
+        ("one step short", wrong_8_3_last_warm_step),
+        ("divides by 0", wrong_8_3(done=0, over=-1)),
+        ("the part of the whole training", wrong_8_3(start=0, last=0)),
+        ("as the lesson's `final_rate`", wrong_8_3_as_a_share),
+        ("has the wrong sign", wrong_8_3_sign),
+        ("whatever the rates are", wrong_8_3_no_rates),
         ("numbers differ, the first at index", wrong_8_3_power),
     ],
     "8.4": [

@@ -73,6 +73,10 @@ def wrong_9_1_order(queries, keys, values):
     return *turned, values
 
 
+def turned_by_head(x):
+    return rotate_pairs(x.transpose(1, 2)).transpose(1, 2)
+
+
 def wrong_9_1_angle(angle):
     return lambda q, k, v: (loop_turn(q, angle), loop_turn(k, angle), v)
 
@@ -167,6 +171,10 @@ def halves_mixed(D):
     return torch.arange(D).view(2, -1).T.flatten()
 
 
+def second_first(D):
+    return torch.arange(D).view(2, -1).flip(0).T.flatten()
+
+
 def wrong_9_3_all_rows(W, n_heads):
     return W[halves_mixed(len(W))]
 
@@ -205,6 +213,16 @@ def wrong_9_4_backward(model):
 def wrong_9_4_whole_table(model):
     model.register_module("out_head", model.tok_emb)
     return model
+
+
+def wrong_9_4_frozen(model):
+    right_9_4_by_name(model).tok_emb.weight.requires_grad = False
+    return model
+
+
+def wrong_9_4_spare(model):
+    model.spare = nn.Parameter(torch.zeros(3))
+    return right_9_4_by_name(model)
 
 
 def wrong_9_4_transposed(model):
@@ -254,7 +272,11 @@ RIGHT = {
     ],
     "9.3": [right_9_3_order, right_9_3_loop, right_9_3_argsort],
     "9.4": [right_9_4_by_name, right_9_4_registered],
-    "9.5": [right_9_5_loop, right_9_5_turned_hands],
+    "9.5": [
+        right_9_5_loop,
+        right_9_5_turned_hands,
+        lambda D, base: [round(part, 3) for part in right_9_5_loop(D, base)],
+    ],
 }
 
 WRONG = {
@@ -280,6 +302,34 @@ WRONG = {
             wrong_9_1_angle(lambda t, i, x: (t + 1) * 1e4 ** (-2 * i / x.shape[-1])),
         ),
         ("Nothing is turned", lambda *roles: roles),
+        ("The queries are as they were", lambda q, k, v: (q, rotate_pairs(k), v)),
+        ("exchanged in what you return", lambda q, k, v: right_9_1_module(k, q, v)),
+        (
+            "in opposite directions",
+            lambda q, k, v: (rotate_pairs(q), complex_turn(k, -1).flatten(-2), v),
+        ),
+        (
+            "a factor of 2π",
+            wrong_9_1_angle(
+                lambda t, i, x: 2 * math.pi * t * 1e4 ** (-2 * i / x.shape[-1])
+            ),
+        ),
+        (
+            "for degrees",
+            wrong_9_1_angle(
+                lambda t, i, x: math.radians(t * 1e4 ** (-2 * i / x.shape[-1]))
+            ),
+        ),
+        (
+            "Cosine and sine are exchanged",
+            wrong_9_1_angle(
+                lambda t, i, x: math.pi / 2 - t * 1e4 ** (-2 * i / x.shape[-1])
+            ),
+        ),
+        (
+            "count the heads",
+            lambda q, k, v: (turned_by_head(q), turned_by_head(k), v),
+        ),
         ("Look again at 'queries', 'keys'", wrong_9_1_angle(lambda t, i, x: t * i)),
     ],
     "9.2": [
@@ -290,6 +340,7 @@ WRONG = {
         ("one position too far", scores_9_2(lambda T, S: 1 + S - T, 0, old)),
         ("moved the keys ahead", scores_9_2(0, old, old)),
         ("changed the mask, too", scores_9_2(old, 0, 0)),
+        ("hides from each its own key", scores_9_2(old, 0, lambda T, S: S - T - 1)),
         ("inputs; the smallest", scores_9_2(5, 0, old)),
     ],
     "9.3": [
@@ -298,6 +349,11 @@ WRONG = {
         ("reordered the columns", wrong_9_3(halves_mixed, columns=True)),
         ("exchange the halves", wrong_9_3(lambda D: torch.arange(D).roll(D // 2))),
         ("No row has moved", wrong_9_3(torch.arange)),
+        ("the second comes first", wrong_9_3(second_first)),
+        (
+            "the rows of head 0",
+            lambda W, n: W[halves_mixed(len(W) // n).repeat(n)],
+        ),
         ("inputs; the smallest", wrong_9_3(lambda D: torch.arange(D).flip(0))),
     ],
     "9.4": [
@@ -306,7 +362,10 @@ WRONG = {
         ("share their memory", wrong_9_4_same_memory),
         ("replaced the head itself", wrong_9_4_whole_table),
         ("the table's numbers are lost", wrong_9_4_backward),
-        ("Look again at 'shape of the head'", wrong_9_4_transposed),
+        ("You transposed the table", wrong_9_4_transposed),
+        ("You return the shared tensor", lambda m: right_9_4_by_name(m).tok_emb.weight),
+        ("but frozen", wrong_9_4_frozen),
+        ("Look again at 'parameters'.", wrong_9_4_spare),
     ],
     "9.5": [
         (
@@ -316,9 +375,19 @@ WRONG = {
         ("distance 0, at which", told_wrong_9_5(range(96))),
         ("nearer than 32", told_wrong_9_5(range(1, 96))),
         ("distance 95, the last", told_wrong_9_5(range(32, 95))),
+        ("is 95, not 96", told_wrong_9_5(range(32, 97))),
         ("distance 32 itself", told_wrong_9_5(range(33, 96))),
         ("always 10 000", told_wrong_9_5(range(32, 96), base_of=1e4)),
         ("exchanged", told_wrong_9_5(range(32, 96), lambda best, alike: (alike, best))),
+        (
+            "one too small",
+            told_wrong_9_5(range(32, 96), lambda best, alike: (best - 1, alike)),
+        ),
+        (
+            "divided the sum by D",
+            told_wrong_9_5(range(32, 96), lambda best, alike: (best, alike / 2)),
+        ),
+        ("its distance is missing", told_wrong_9_5(range(32, 96), lambda _, a: a)),
         ("inputs; the smallest", told_wrong_9_5(range(32, 60))),
     ],
 }

@@ -198,6 +198,26 @@ def wrong_10_4_every_layer(model, ids, cache):
     return model.out_head(model.final_norm(x))
 
 
+def wrong_10_1_moved(T, cached, by):
+    return torch.arange(cached + T)[None] > torch.arange(T)[:, None] + by
+
+
+def wrong_10_1_alike(T, cached):
+    return torch.tensor([[key > cached for key in range(cached + T)]] * T)
+
+
+def wrong_10_1_past(T, cached):
+    return torch.arange(cached + T)[None] < torch.arange(T)[:, None] + cached
+
+
+def wrong_10_2_returned(end):
+    def answer(memory, length, new):
+        right_10_2_loop(memory, length, new)
+        return memory[:, :, : end(length, new.shape[2])]
+
+    return answer
+
+
 RIGHT = {
     "10.1": [
         right_10_1_loop,
@@ -210,6 +230,7 @@ RIGHT = {
         right_10_2_cat_and_copy,
         right_10_2_narrow,
         right_10_2_index,
+        lambda memory, length, new: right_10_2_loop(memory, length, new).tolist(),
     ],
     "10.3": [RIGHT_10_3],
     "10.4": [right_10_4_first_or_not, right_10_4_model, right_10_4_one_by_one],
@@ -223,6 +244,9 @@ WRONG = {
         ("the cached keys have no columns", wrong_10_1_short),
         ("Right, but inside out", wrong_10_1_inside_out),
         ("but they are numbers", wrong_10_1_numbers),
+        ("stands at T + 1", lambda T, cached: wrong_10_1_moved(T, cached, by=T)),
+        ("All rows are alike", wrong_10_1_alike),
+        ("True marks the keys before", wrong_10_1_past),
         ("It fails on 5 of 7 inputs", wrong_10_1_upside_down),
     ],
     "10.2": [
@@ -234,6 +258,8 @@ WRONG = {
         ("your function returns nothing", wrong_10_2_nothing),
         ("not on the axis of the places", wrong_10_2_batch_axis),
         ("shapes do not fit", wrong_10_2_heads_axis),
+        ("one place too many", wrong_10_2_returned(lambda length, T: length + T + 1)),
+        ("a single new key", wrong_10_2_returned(lambda length, T: length + 1)),
         ("Look again at 'returned', 'memory afterward'", wrong_10_2_first_row),
     ],
     "10.3": [
@@ -263,6 +289,8 @@ WRONG = {
         ("Now every chunk starts", told_wrong_10_4(lambda cached, T: 0)),
         ("condition round", told_wrong_10_4(lambda cached, T: cached * (T > 1))),
         ("one too far", told_wrong_10_4(lambda cached, T: cached + 1)),
+        ("behind the chunk itself", told_wrong_10_4(lambda cached, T: cached + T)),
+        ("or the cache is not used", torch.no_grad()(lambda m, ids, cache: m(ids))),
         (
             "the range ends at T",
             wrong_10_4(torch.arange, lambda cached, T: cached + T),

@@ -362,6 +362,8 @@ def value_difference(expected: Tensor, got: Tensor, tolerance: float) -> str:
 
 def show(value) -> str:
     """A value in a line or two, with its shape if it is a tensor."""
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {show(part)}" for key, part in value.items())
     value = as_tensor(value)
     if not isinstance(value, Tensor):
         return repr(value)

@@ -17,7 +17,7 @@ def three_roles():
     generator = torch.Generator().manual_seed(91)
     hands = torch.tensor([1.0, 0, 1, 0]).repeat(1, 1, 2, 1)
     made = [(hands, 2 * hands, 3 * hands)]
-    for B, H, T, D in (2, 3, 5, 6), (1, 2, 4, 8), (3, 2, 7, 16):
+    for B, H, T, D in (1, 2, 2, 4), (2, 3, 5, 6), (1, 2, 4, 8), (3, 2, 7, 16):
         drawn = torch.randn(3, B, H, T, D, generator=generator)
         made.append(tuple(drawn.unbind(0)))
     return made
@@ -185,6 +185,52 @@ ex.mistake(
     "not keep lengths and is no turn: try it on the hand (1, 1)."
 )(turning(turn=lambda a, b, at: (turned(a, b, at)[0], a * at.sin() - b * at.cos())))
 
+ex.mistake(
+    "The queries are as they were. A score sees the distance only if both of its sides "
+    "are turned."
+)(turning(("keys",)))
+
+
+@ex.mistake(
+    "Queries and keys are exchanged in what you return. The order is queries, keys, "
+    "values."
+)
+def _(*roles):
+    queries, keys, values = turning()(*roles)
+    return keys, queries, values
+
+
+@ex.mistake(
+    "Queries and keys turn in opposite directions, so that their score sees the sum of "
+    "the positions. Both turn the same way, and the common part cancels."
+)
+def _(*roles):
+    against = turning(turn=lambda a, b, angles: turned(a, b, -angles))
+    return turning()(*roles)[0], against(*roles)[1], roles[2]
+
+
+ex.mistake(
+    "Your angles have a factor of 2π too many. The speeds are in radians already, and "
+    "no shares of a full turn."
+)(turning(turn=lambda a, b, angles: turned(a, b, 2 * torch.pi * angles)))
+
+ex.mistake(
+    "You took the angles for degrees. They are in radians already, as `cos` wants them."
+)(turning(turn=lambda a, b, angles: turned(a, b, torch.pi / 180 * angles)))
+
+ex.mistake(
+    "Cosine and sine are exchanged. At position 0 the angle is 0, the cosine 1 and the "
+    "sine 0, and each pair should stay as it was."
+)(turning(turn=lambda a, b, angles: turned(a, b, torch.pi / 2 - angles)))
+
+
+@ex.mistake(
+    "Your positions count the heads. The axes are (B, H, T, D): tokens are on the third."
+)
+def _(*roles):
+    swapped = turning()(*(x.transpose(1, 2) for x in roles))
+    return tuple(x.transpose(1, 2) for x in swapped)
+
 
 # 9.2
 def newest_queries_and_all_keys():
@@ -287,6 +333,11 @@ ex.mistake(
 )(scoring(behind_the_others, hidden_from=lambda T, S: 1))
 
 ex.mistake(
+    "The queries are right now, but your mask hides from each its own key. The mask was "
+    "right: the first hidden key stands directly behind the query."
+)(scoring(behind_the_others, hidden_from=lambda T, S: S - T))
+
+ex.mistake(
     "You changed the mask and left the queries where they were. The mask was right; the "
     "positions of the queries are not."
 )(scoring(lambda T, S: 0, hidden_from=lambda T, S: 1))
@@ -368,6 +419,16 @@ ex.mistake(
     "that order."
 )(lambda W, H: to_neighbors(torch.arange(len(W)), H))
 
+ex.mistake(
+    "Partners stand side by side, but the second comes first. The row of the first "
+    "half leads: a, d and not d, a."
+)(lambda W, H: to_neighbors(W.unflatten(0, (H, 2, -1)).flip(1).flatten(0, 2), H))
+
+ex.mistake(
+    "Every head has got the rows of head 0. In head h the numbers of the rows are "
+    "larger by h·D."
+)(lambda W, H: to_neighbors(W[: len(W) // H], 1).repeat(H, 1))
+
 
 # 9.4
 def untied_models():
@@ -377,18 +438,21 @@ def untied_models():
             V, 6, C, n_heads=2, n_layers=1, drop_rate=0.0, positions="rotary"
         )
         generator = torch.Generator().manual_seed(seed)
-        model = gpt_helpers.GPTModel(cfg)
-        for parameter in model.parameters():
-            nn.init.normal_(parameter, generator=generator)
-        made.append((model, torch.randint(V, (2, 6), generator=generator)))
+        made.append((cfg, torch.randint(V, (2, 6), generator=generator)))
     return made
 
 
-def facts_of_the_tie(answer, model, ids):
+def facts_of_the_tie(answer, cfg, ids):
+    generator = torch.Generator().manual_seed(cfg.vocab_size)
+    model = gpt_helpers.GPTModel(cfg)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, generator=generator)
     table = model.tok_emb.weight.detach().clone()
     result = answer(model)
     if result is None or result is ...:
         return result
+    if not isinstance(result, nn.Module):
+        return {"type of what is returned": type(result).__name__}
     if not isinstance(result.out_head, nn.Linear):
         return {"kind of the head": type(result.out_head).__name__}
     head, entrance = result.out_head.weight, result.tok_emb.weight
@@ -486,6 +550,40 @@ def _(model):
     return model
 
 
+@ex.mistake("You return the shared tensor. The whole model is asked for, now tied.")
+def _(model):
+    model.out_head.weight = model.tok_emb.weight
+    return model.out_head.weight
+
+
+@ex.mistake(
+    "You transposed the table. `nn.Linear` keeps its matrix as (out, in), which is "
+    "(V, C), the shape of the table itself."
+)
+def _(model):
+    model.out_head.weight = nn.Parameter(model.tok_emb.weight.T)
+    return model
+
+
+@ex.mistake(
+    "You copied the other way: the table's numbers are lost, and these are two tensors "
+    "as before. What would it take for both names to mean one tensor?"
+)
+def _(model):
+    with torch.no_grad():
+        model.tok_emb.weight.copy_(model.out_head.weight)
+    return model
+
+
+@ex.mistake(
+    "It is a tie, but frozen: the shared tensor gets no gradient, so that neither use "
+    "of it learns. It should stay a parameter that is trained."
+)
+def _(model):
+    model.out_head.weight = model.tok_emb.weight.requires_grad_(False)
+    return model
+
+
 # 9.5
 HEADS_AND_BASES = (
     (8, 10_000),
@@ -493,6 +591,7 @@ HEADS_AND_BASES = (
     (16, 100),
     (16, 500_000),
     (8, 100_000),
+    (20, 28),
     (24, 50),
     (64, 10_000),
 )
@@ -502,8 +601,8 @@ def half_steps(D):
     return torch.arange(0, D, 2) / D
 
 
-def likeness(D, base, exponents=half_steps):
-    angles = torch.outer(torch.arange(96.0), base ** -exponents(D))
+def likeness(D, base, exponents=half_steps, end=96):
+    angles = torch.outer(torch.arange(float(end)), base ** -exponents(D))
     return angles.cos().mean(dim=1)
 
 
@@ -512,13 +611,22 @@ def most_alike(alike, first=32):
     return distance, float(alike[distance])
 
 
+def alike_most(D, base):
+    return most_alike(likeness(D, base))[1]
+
+
+def slipped(alike):
+    distance = most_alike(alike)[0]
+    return distance, float(alike[distance - 32])
+
+
 ex = Exercise(
     "9.5",
     "Twins of other heads",
     why="A larger base does not help here: it slows the hands down, and hands that "
     "hardly move look alike at all these distances. More hands do.",
     inputs=lambda: list(HEADS_AND_BASES),
-    tolerance=1e-4,
+    tolerance=5e-4,
 )
 
 ex.reference(lambda D, base: most_alike(likeness(D, base)))
@@ -545,6 +653,10 @@ ex.mistake(
 
 ex.mistake("One off: distance 95, the last in 96 characters, belongs to the search.")(
     lambda D, base: most_alike(likeness(D, base)[:95])
+)
+
+ex.mistake("One too many: the farthest distance in 96 characters is 95, not 96.")(
+    lambda D, base: most_alike(likeness(D, base, end=97))
 )
 
 ex.mistake(
@@ -593,3 +705,48 @@ ex.mistake(
     "Your speeds grow from pair to pair. Look at the sign of the exponent: base to the "
     "power of −2i/D."
 )(lambda D, base: most_alike(likeness(D, base, lambda D: -half_steps(D))))
+
+ex.mistake(
+    "The likeness is right, the distance one too small: index 0 of a slice that begins "
+    "at 32 is distance 32."
+)(lambda D, base: (most_alike(likeness(D, base))[0] - 1, alike_most(D, base)))
+
+ex.mistake(
+    "The likeness is right, the distance one too large: index 0 of a slice that begins "
+    "at 32 is distance 32."
+)(lambda D, base: (most_alike(likeness(D, base))[0] + 1, alike_most(D, base)))
+
+ex.mistake(
+    "The distance is right, but the likeness is that of another one: an index into the "
+    "slice was used where distance 0 comes first."
+)(lambda D, base: slipped(likeness(D, base)))
+
+ex.mistake(
+    "The distance is right. You divided the sum by D, but there are D/2 hands, and "
+    "equal hands have the likeness 1."
+)(lambda D, base: (most_alike(likeness(D, base))[0], alike_most(D, base) / 2))
+
+ex.mistake(
+    "You have D hands. A hand is a pair of numbers, so there are D/2: count the "
+    "exponents in steps of 2."
+)(lambda D, base: most_alike(likeness(D, base, lambda D: torch.arange(D) / D)))
+
+ex.mistake("The likeness is right; its distance is missing. Return both.")(
+    lambda D, base: alike_most(D, base)
+)
+
+ex.mistake(
+    "These are the means at all 64 distances. The largest of them is asked for, and "
+    "where it stands."
+)(lambda D, base: likeness(D, base)[32:])
+
+ex.mistake(
+    "A factor of 2π is missing: base to the power of 2i/D and 2π are the tokens of a "
+    "full turn, so that 2π has to be divided by them, not 1."
+)(
+    lambda D, base: most_alike(
+        torch.outer(torch.arange(96.0), base ** -half_steps(D) / (2 * torch.pi))
+        .cos()
+        .mean(dim=1)
+    )
+)

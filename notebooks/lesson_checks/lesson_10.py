@@ -4,7 +4,7 @@ import torch
 
 import gpt_helpers
 
-from .engine import Exercise
+from .engine import Exercise, as_tensor
 
 # 10.1
 
@@ -121,6 +121,21 @@ ex.mistake(
     "Nothing is hidden. Inside the chunk a token would read the tokens that follow it."
 )(lambda T, cached: torch.zeros(T, cached + T, dtype=torch.bool))
 
+ex.mistake(
+    "Your diagonal stands at T + 1. How far the mask moves to the right does not depend "
+    "on how many tokens are new, but on how many are cached."
+)(lambda T, cached: square_of_ones(T, cached).triu(T + 1))
+
+ex.mistake(
+    "All rows are alike: each has the mask of the first new token. Row i may read i "
+    "keys more than row 0."
+)(lambda T, cached: (torch.arange(cached + T) > cached).repeat(T, 1))
+
+ex.mistake(
+    "True marks the keys before a token, and leaves open those behind it. The hidden "
+    "ones are the later ones: look at > and <."
+)(lambda T, cached: square_of_ones(T, cached).tril(cached - 1))
+
 
 # 10.2
 
@@ -131,6 +146,7 @@ def memories_with_new_keys():
     made = [(small, 2, torch.tensor([7.0, 8.0]).view(1, 2, 1, 1))]
     # (B, H, places, D), the places that are taken, and how many keys are new
     for B, H, places, D, length, T in (
+        (2, 1, 6, 1, 3, 2),
         (2, 2, 7, 3, 2, 3),
         (2, 3, 6, 4, 0, 4),
         (3, 2, 8, 5, 1, 4),
@@ -146,6 +162,7 @@ def memories_with_new_keys():
 def returned_and_stored(answer, memory, length, new):
     found = {"returned": answer(memory, length, new), "memory afterward": memory}
     for name, part in found.items():
+        part = as_tensor(part)
         if isinstance(part, torch.Tensor):
             found[name] = part.double().round(decimals=4).tolist()  # short if shown
     return found
@@ -224,6 +241,32 @@ ex.mistake(
     "All is stored in its place, but you return the whole memory. What stands behind "
     "the new keys is no key: return the filled part."
 )(storing(returned=lambda memory, length, T: memory))
+
+ex.mistake(
+    "All is stored in its place, but you return one place too many: the end of a slice "
+    "is the first place that is left out."
+)(storing(returned=lambda memory, length, T: memory[:, :, : length + T + 1]))
+
+ex.mistake(
+    "All is stored in its place, but you return a single new key with the old ones. "
+    "There are T of them."
+)(storing(returned=lambda memory, length, T: memory[:, :, : length + 1]))
+
+ex.mistake(
+    "Nothing was stored: the memory is as it was, and you return a part of it in which "
+    "the new keys are missing."
+)(lambda memory, length, new: memory[:, :, : length + new.shape[2]])
+
+
+@ex.mistake(
+    "You add the new keys to what stood in the free places. That is no key: write over "
+    "it."
+)
+def _(memory, length, new):
+    end = length + new.shape[2]
+    memory[:, :, length:end] += new
+    return memory[:, :, :end]
+
 
 ex.mistake(
     "All is stored in its place, but you return the new keys alone. The queries are "
@@ -510,6 +553,11 @@ ex.mistake(
 )(reading(lambda cached, T: max(cached - 1, 0)))
 
 ex.mistake(
+    "Your positions begin behind the chunk itself, at `length` + T. `length` alone "
+    "counts what was read before it."
+)(reading(lambda cached, T: cached + T))
+
+ex.mistake(
     "The start is right, but the range ends at T. It needs T positions, counted from "
     "the start."
 )(reading(after_the_cached, last=lambda start, T: T))
@@ -525,8 +573,8 @@ ex.mistake(
 )(reading(after_the_cached, moved="by each layer"))
 
 ex.mistake(
-    "`length` never moves, so that each chunk is written over the one before. That "
-    "line was right."
+    "Each chunk is read as if it were the first: `length` never moves, or the cache is "
+    "not used. Those lines were right."
 )(reading(after_the_cached, moved="never"))
 
 ex.mistake(
