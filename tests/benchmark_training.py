@@ -28,17 +28,32 @@ from gpt_helpers import (
 )
 
 
-class FusedKernelAttention(MultiHeadAttention):
-    """Our attention with PyTorch's one fused call in place of lesson 5's steps."""
+class Lesson5Attention(MultiHeadAttention):
+    """Our attention step by step, as lesson 5 writes it."""
 
     def forward(self, x: Tensor, cache=None, layer=0) -> Tensor:
-        heads = [self._split_heads(W(x)) for W in self.projections()]
-        p = self.dropout.p if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(*heads, dropout_p=p, is_causal=True)
+        T = x.shape[1]
+        queries, keys, values = heads_of(self, x)
+        scores = queries @ keys.transpose(-2, -1) / self.head_dim**0.5
+        scores = scores.masked_fill(self.mask[:T, :T], -torch.inf)
+        mixed = self.dropout(scores.softmax(dim=-1)) @ values
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
 
-    def projections(self):
-        return self.W_query, self.W_key, self.W_value
+
+class OneCallAttention(MultiHeadAttention):
+    """Our attention as PyTorch's single call."""
+
+    def forward(self, x: Tensor, cache=None, layer=0) -> Tensor:
+        p = self.dropout.p if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(
+            *heads_of(self, x), dropout_p=p, is_causal=True
+        )
+        return self.out_proj(mixed.transpose(1, 2).flatten(2))
+
+
+def heads_of(attention: MultiHeadAttention, x: Tensor) -> list[Tensor]:
+    roles = attention.W_query, attention.W_key, attention.W_value
+    return [attention._split_heads(role(x)) for role in roles]
 
 
 class PyTorchsParts(nn.Module):
@@ -107,24 +122,20 @@ class Transformers(nn.Module):
         return self.model(idx, use_cache=False).logits
 
 
-def ours(cfg: GPTConfig) -> GPTModel:
+def ours(cfg: GPTConfig, attention=MultiHeadAttention) -> GPTModel:
     model = GPTModel(cfg)
     model.out_head = nn.Linear(cfg.emb_dim, cfg.vocab_size)
     initialize_like_gpt2(model, torch.Generator().manual_seed(1))
-    return model
-
-
-def ours_with_fused_kernel(cfg: GPTConfig) -> GPTModel:
-    model = ours(cfg)
     for block in model.trf_blocks:
-        block.att.__class__ = FusedKernelAttention
+        block.att.__class__ = attention
     return model
 
 
 ENGINES = {
-    "ours, attention as in lesson 5": ours,
-    "ours, PyTorch's fused attention": ours_with_fused_kernel,
-    "PyTorch's layers, fused QKV and attention": PyTorchsParts,
+    "ours": ours,
+    "ours, attention as in lesson 5": lambda cfg: ours(cfg, Lesson5Attention),
+    "ours, attention as PyTorch's one call": lambda cfg: ours(cfg, OneCallAttention),
+    "PyTorch's layers, fused QKV, one call": PyTorchsParts,
     "transformers GPT2LMHeadModel, sdpa": lambda cfg: Transformers(cfg, "sdpa"),
     "transformers GPT2LMHeadModel, eager": lambda cfg: Transformers(cfg, "eager"),
 }
