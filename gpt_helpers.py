@@ -8,10 +8,15 @@ T tokens, C embedding size, H heads, D head size (C = H·D), V vocabulary, L lay
 """
 
 import argparse
+import copy
+import functools
 import hashlib
+import http.client
 import json
 import math
 import os
+import re
+import urllib.request
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -240,10 +245,12 @@ class MultiHeadAttention(nn.Module):
 
     ``mask`` is True where a key is hidden. It is not part of the state dict, and a
     mask saved by another implementation under the same name is ignored. With a
-    ``cache``, x holds only the tokens that follow the cached ones.
+    ``cache``, x holds only the tokens that follow the cached ones. In training the
+    weights are written out, as dropout acts on them; else PyTorch's own attention
+    computes the same without storing them.
 
     Shapes: (B, T, C) -> (B, T, C); S keys, the cached ones and T new.
-    Lesson: 5; rotation in 9, the cache in 10.
+    Lesson: 5; rotation in 9, the cache in 10, PyTorch's own attention in 11.
     Source: Vaswani et al. 2017, sections 3.2.1 to 3.2.3.
     """
 
@@ -277,13 +284,27 @@ class MultiHeadAttention(nn.Module):
             queries, keys = rotate_pairs(queries, start), rotate_pairs(keys, start)
         if cache is not None:
             keys, values = cache.extend(layer, keys, values)  # (B, H, S, D)
-        scores = queries @ keys.transpose(-2, -1)  # (B, H, T, S)
-        scores = scores / self.head_dim**0.5
         end = start + x.shape[1]
-        scores = scores.masked_fill(self.mask[start:end, :end], -torch.inf)
-        weights = self.dropout(scores.softmax(dim=-1))
-        mixed = (weights @ values).transpose(1, 2).flatten(2)  # (B, T, C)
-        return self.out_proj(mixed)
+        if self.training:
+            hidden = torch.where(self.mask[start:end, :end], -torch.inf, 0.0)  # (T, S)
+            scores = torch.baddbmm(
+                hidden.to(queries.dtype),
+                queries.flatten(0, 1),
+                keys.flatten(0, 1).mT,
+                alpha=self.head_dim**-0.5,
+            )
+            weights = scores.softmax(dim=-1).unflatten(0, (-1, self.n_heads))
+            mixed = self.dropout(weights) @ values  # (B, H, T, D)
+        else:
+            chunk = start > 0 and x.shape[1] > 1  # is_causal would start at row 0
+            mixed = F.scaled_dot_product_attention(
+                queries,
+                keys,
+                values,
+                attn_mask=~self.mask[start:end, :end] if chunk else None,
+                is_causal=start == 0,
+            )
+        return self.out_proj(mixed.transpose(1, 2).flatten(2))
 
 
 class TransformerBlock(nn.Module):
@@ -526,17 +547,19 @@ def next_logits(model: nn.Module, idx: Tensor, cache: KVCache | None = None) -> 
 
     The cache holds the first ``cache.length`` tokens of the window that the model
     reads, the last ``context_length`` of idx. Once it is full the window slides, each
-    token gets another position, and the cache is filled anew.
+    token gets another position, and the cache is filled anew. The head then reads the
+    last position alone. Without a cache anything that maps ids to logits will do.
 
     Shapes: (B, T) -> (B, V).
-    Lesson: 10.
+    Lesson: 10; the head on the last position in 11.
     """
     window = idx[:, -model.cfg.context_length :]
     if cache is None:
         return model(window)[:, -1, :]
     if cache.length == model.cfg.context_length:
         cache.length = 0
-    return model(window[:, cache.length :], cache)[:, -1, :]
+    hidden = model.forward_hidden(window[:, cache.length :], cache)  # (B, T, C)
+    return model.out_head(hidden[:, -1, :])
 
 
 @torch.no_grad()
@@ -584,6 +607,115 @@ def generate_text(
             if ended.all():
                 break
     return idx
+
+
+@functools.cache
+def count_blocks(rows: int) -> int:
+    """The largest number of equal blocks, at most 32, that a matrix's rows make.
+
+    Lesson: 11.
+    """
+    return next(n for n in range(32, 0, -1) if rows % n == 0)
+
+
+class RowLinear(nn.Linear):
+    """``nn.Linear`` for inference on a CPU, where PyTorch's own is slow in two places.
+
+    A single float32 row is multiplied with blocks of the weight's rows: PyTorch's
+    product for one row reads the weight with one core on many x86 processors, but a
+    batch of blocks with all. Several float16 rows are multiplied in float32. All else,
+    gradients and other devices included, goes PyTorch's own way.
+
+    Shapes: (..., I) -> (..., O).
+    Lesson: 11.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, one_row = count_blocks(self.out_features), x.numel() == self.in_features
+        if x.device.type != "cpu" or torch.is_grad_enabled():
+            return super().forward(x)
+        if x.dtype == torch.float16 and not one_row:
+            bias = None if self.bias is None else self.bias.float()
+            return F.linear(x.float(), self.weight.float(), bias).half()
+        if x.dtype != torch.float32 or not one_row or n == 1:
+            return super().forward(x)
+        blocks = self.weight.view(n, -1, self.in_features)  # (n, O/n, I)
+        column = x.reshape(1, 1, -1).mT.expand(n, -1, -1)  # (n, I, 1)
+        if self.bias is None:
+            product = torch.bmm(blocks, column)  # (n, O/n, 1)
+        else:
+            bias = self.bias.view(n, -1, 1)  # (n, O/n, 1)
+            product = torch.baddbmm(bias, blocks, column)  # (n, O/n, 1)
+        return product.view(*x.shape[:-1], -1)
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Round each row to whole numbers from −127 to 127, times the row's own scale.
+
+    Shapes: (..., I) -> (..., I) in int8, (..., 1).
+    Lesson: 11.
+    Source: Dettmers et al. 2022, LLM.int8(), section 2.1 (absmax quantization).
+    """
+    scale = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 127
+    return (x / scale).round().to(torch.int8), scale
+
+
+class Int8Linear(nn.Module):
+    """A linear layer whose weight takes 8 bits per number, for inference on a CPU.
+
+    The rows of the weight are quantized once, x when it comes (in 7 bits on x86
+    processors whose 8-bit sums would overflow); the sums are of whole numbers. PyTorch
+    2.13 warns that it will remove the type which its packing takes: silenced here.
+
+    Shapes: (..., T, I) -> (..., T, O).
+    Lesson: 11.
+    Source: Dettmers et al. 2022, LLM.int8(), section 3.1 (vector-wise quantization).
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        whole, scale = quantize_rows(linear.weight.detach())
+        scale, zero = scale.flatten().double(), torch.zeros(len(whole)).long()
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            whole = torch._make_per_channel_quantized_tensor(whole, scale, zero, 0)
+        bias = None if linear.bias is None else linear.bias.detach()
+        self.packed = torch.ops.quantized.linear_prepack(whole, bias)
+        x86 = torch.backends.quantized.engine == "x86"
+        self.seven_bits = x86 and not torch.cpu._is_vnni_supported()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.quantized.linear_dynamic(x, self.packed, self.seven_bits)
+
+
+def quicken(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """Return a copy of the model that decodes faster, for inference only.
+
+    Without a ``dtype`` it shares the model's weights: it takes no memory, and follows
+    the model if that is trained. float16 and bfloat16 copy all weights in that format,
+    int8 those of the linear layers. The model itself is left as it is.
+
+    Raises: ValueError for another ``dtype``, or int8 away from a CPU.
+    Lesson: 11.
+    """
+    if dtype not in (None, torch.float16, torch.bfloat16, torch.int8):
+        raise ValueError(f"dtype: float16, bfloat16, int8 or None, not {dtype}")
+    device = next(model.parameters()).device
+    if dtype == torch.int8 and device.type != "cpu":
+        raise ValueError(f"int8 is for a model on the CPU, not on {device}")
+    kept = dtype if dtype in (torch.float16, torch.bfloat16) else None
+    tensors = {id(buffer): buffer for buffer in model.buffers()}
+    for weight in model.parameters():
+        tensors[id(weight)] = nn.Parameter(
+            weight.detach().to(kept or weight.dtype), False
+        )
+    quick = copy.deepcopy(model, tensors)
+    for module in list(quick.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Linear and dtype == torch.int8:
+                setattr(module, name, Int8Linear(child))
+            elif type(child) is nn.Linear:
+                child.__class__ = RowLinear
+    return quick.eval()
 
 
 class CharTokenizer:
@@ -955,6 +1087,368 @@ def train(
             if show is not None:
                 show(step + 1, history)
     return history
+
+
+GPT2_ADDRESS = (
+    "https://huggingface.co/openai-community/gpt2/resolve/main/model.safetensors"
+)
+GPT2_SHA256 = "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707"
+
+# GPT-2 as published: each tensor's name, its shape in letters, and the parameters of
+# ours that it holds, {} being the number of a layer.
+GPT2_LAYOUT = {
+    "wte.weight": ("V C", "tok_emb.weight"),
+    "wpe.weight": ("T C", "pos_emb.weight"),
+    "h.{}.ln_1.weight": ("C", "trf_blocks.{}.norm1.scale"),
+    "h.{}.ln_1.bias": ("C", "trf_blocks.{}.norm1.shift"),
+    "h.{}.attn.c_attn.weight": (
+        "C 3C",
+        "trf_blocks.{}.att.W_query.weight",
+        "trf_blocks.{}.att.W_key.weight",
+        "trf_blocks.{}.att.W_value.weight",
+    ),
+    "h.{}.attn.c_attn.bias": (
+        "3C",
+        "trf_blocks.{}.att.W_query.bias",
+        "trf_blocks.{}.att.W_key.bias",
+        "trf_blocks.{}.att.W_value.bias",
+    ),
+    "h.{}.attn.c_proj.weight": ("C C", "trf_blocks.{}.att.out_proj.weight"),
+    "h.{}.attn.c_proj.bias": ("C", "trf_blocks.{}.att.out_proj.bias"),
+    "h.{}.ln_2.weight": ("C", "trf_blocks.{}.norm2.scale"),
+    "h.{}.ln_2.bias": ("C", "trf_blocks.{}.norm2.shift"),
+    "h.{}.mlp.c_fc.weight": ("C 4C", "trf_blocks.{}.ff.layers.0.weight"),
+    "h.{}.mlp.c_fc.bias": ("4C", "trf_blocks.{}.ff.layers.0.bias"),
+    "h.{}.mlp.c_proj.weight": ("4C C", "trf_blocks.{}.ff.layers.2.weight"),
+    "h.{}.mlp.c_proj.bias": ("C", "trf_blocks.{}.ff.layers.2.bias"),
+    "ln_f.weight": ("C", "final_norm.scale"),
+    "ln_f.bias": ("C", "final_norm.shift"),
+    "lm_head.weight": ("V C", "out_head.weight"),
+}
+
+# What a config.json must say, or leave out, besides its sizes. Under any other value
+# the same weights would have to be computed with differently.
+GPT2_FIXED = {
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
+
+
+def gpt2_tensors(cfg: GPTConfig) -> dict[str, tuple[tuple[int, ...], list[str]]]:
+    """Map each published name to its shape and the parameters of ours it holds.
+
+    Lesson: 12.
+    """
+    C = cfg.emb_dim
+    sizes = {"V": cfg.vocab_size, "T": cfg.context_length}
+    sizes |= {"C": C, "3C": 3 * C, "4C": 4 * C}
+    tensors = {}
+    for published, (letters, *ours) in GPT2_LAYOUT.items():
+        shape = tuple(sizes[letter] for letter in letters.split())
+        for i in range(cfg.n_layers) if "{}" in published else [0]:
+            tensors[published.format(i)] = shape, [name.format(i) for name in ours]
+    if cfg.tied_head:
+        del tensors["lm_head.weight"]
+    return tensors
+
+
+def turn_matrix(published: str, tensor: Tensor) -> Tensor:
+    """Transpose a matrix of a block: published it is (in, out), with us (out, in).
+
+    Tables, head, biases and norms stay as they are.
+
+    Shapes: (in, out) <-> (out, in).
+    Lesson: 12.
+    """
+    is_matrix = published.startswith("h.") and tensor.ndim == 2
+    return tensor.mT if is_matrix else tensor
+
+
+def read_gpt2_header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The name, kind of number and shape of each tensor in a file; no tensor is read.
+
+    Raises: ValueError, naming the file, if it is no safetensors file or not whole.
+    Lesson: 12.
+    """
+    try:
+        with safe_open(file, "pt") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+            return {
+                name: (part.get_dtype(), tuple(part.get_shape()))
+                for name, part in slices.items()
+            }
+    except (SafetensorError, OSError) as error:
+        raise ValueError(
+            f"damaged, or no safetensors file: {file} ({error}). Other formats, such "
+            "as a pickled .bin, which could run code, are not read."
+        ) from error
+
+
+def gpt2_config(file: Path, header: dict) -> GPTConfig:
+    """The configuration of a checkpoint, from its shapes and from ``config.json``.
+
+    Shapes show all sizes but the number of heads. Without a ``config.json`` beside
+    the file, only the four published widths have a known one, C/64.
+
+    Raises: ValueError, naming the file and the field: for another kind of model, or
+        sizes that contradict the shapes.
+    Lesson: 12.
+    """
+    tables = [header.get(name, ("", ()))[1] for name in ("wte.weight", "wpe.weight")]
+    if [len(shape) for shape in tables] != [2, 2]:
+        found = ", ".join(sorted(header)[:3]) or "nothing"
+        raise ValueError(
+            f"not GPT-2: {file} has no tables wte.weight, wpe.weight; it has {found} …"
+        )
+    (V, C), (T, _) = tables
+    L = len({name.split(".")[1] for name in header if name.startswith("h.")})
+    sizes = {"vocab_size": V, "n_positions": T, "n_embd": C, "n_layer": L}
+    facts = {"n_head": C // 64} if C in (768, 1024, 1280, 1600) else {}
+    config = file.with_name("config.json")
+    try:
+        if config.exists():
+            facts = dict(json.loads(config.read_text(encoding="utf-8")))
+        for name, expected in (GPT2_FIXED | sizes).items():
+            if facts.get(name, expected) != expected:
+                raise ValueError(f"{name} is {facts[name]!r}, not {expected!r}")
+        if "n_head" not in facts:
+            raise ValueError("n_head is missing, and shapes do not show it")
+        tied = bool(facts.get("tie_word_embeddings", True))
+        rate = facts.get("resid_pdrop", 0.1)
+        return GPTConfig(
+            V, T, C, facts["n_head"], L, rate, qkv_bias=True, tied_head=tied
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{config}: {error}") from error
+
+
+def check_gpt2_tensors(
+    file: Path, header: dict[str, tuple[str, tuple[int, ...]]], cfg: GPTConfig
+) -> None:
+    """Refuse a checkpoint with a missing, unexpected or mis-shaped tensor.
+
+    Raises: ValueError, naming the file and the tensors.
+    Lesson: 12.
+    """
+    expected, wrong = {n: s for n, (s, _) in gpt2_tensors(cfg).items()}, []
+    for name in expected | header:
+        kind, shape = header.get(name, ("", ()))
+        if name not in header:
+            wrong.append(f"{name} is missing")
+        elif name not in expected:
+            wrong.append(f"{name} is unexpected")
+        elif shape != expected[name]:
+            wrong.append(f"{name} has shape {shape}, not {expected[name]}")
+        elif kind not in ("F64", "F32", "F16", "BF16"):
+            wrong.append(f"{name} has numbers of kind {kind}")
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise ValueError(f"not this GPT-2: {file}: {', '.join(wrong[:5])}{more}")
+
+
+def find_gpt2(path: str | Path | None = None, *, download: bool = False) -> Path | None:
+    """Find the file with GPT-2's weights, or return None.
+
+    Only the first of these that is there is looked at: ``path``, a folder or a file;
+    the same in the environment variable ``GPT2_DIR``; the cache of Hugging Face's
+    programs; what ``download=True`` has fetched before. The network is used with
+    ``download=True`` alone, if the file is not there.
+
+    Raises: FileNotFoundError for a given path without the file, with ``GPT2_DIR`` if
+        it came from there; what ``download_gpt2`` raises.
+    Lesson: 12.
+    """
+    if given := path or os.environ.get("GPT2_DIR"):
+        file = Path(given).expanduser().absolute()
+        if file.suffix != ".safetensors" and not file.is_file():
+            file = file / "model.safetensors"
+        if not file.is_file() and not download:
+            there = sorted(p.name for p in file.parent.glob("*"))[:5]
+            no = "no" if path else "GPT2_DIR: no"
+            raise FileNotFoundError(f"{no} {file}; in its folder: {there or 'nothing'}")
+    else:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        home = Path(os.environ.get("HF_HOME") or home / "huggingface")
+        cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+        file = DATA_FOLDER / "my-gpt2" / "model.safetensors"
+        for name in ("models--gpt2", "models--openai-community--gpt2"):
+            for cached in sorted(cache.glob(f"{name}/snapshots/*/{file.name}")):
+                file = cached if cached.is_file() else file
+    if not file.is_file():
+        return download_gpt2(file) if download else None
+    return file
+
+
+def receive(address: str, part: Path, timeout: float) -> None:
+    """Append to a file what it still lacks of ``address``, and show how far it is.
+
+    Raises: OSError if the connection fails, is silent for ``timeout`` seconds, or is
+        closed too early.
+    Lesson: 12.
+    """
+    done = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(address)
+    if done:
+        request.add_header("Range", f"bytes={done}-")
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        if answer.status != 206:  # all of it comes, not the rest
+            done = 0
+        total = done + int(answer.headers.get("Content-Length", 0))
+        with open(part, "ab" if done else "wb") as file:
+            while piece := answer.read(1 << 20):
+                file.write(piece)
+                done += len(piece)
+                print(f"\r{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", end="")
+        print()
+    if done < total:
+        raise ConnectionError(f"closed after {done:,} of {total:,} bytes")
+
+
+def download_gpt2(
+    file: str | Path,
+    address: str = GPT2_ADDRESS,
+    sha256: str = GPT2_SHA256,
+    timeout: float = 30.0,
+) -> Path:
+    """Fetch the published GPT-2 124M, 548 MB.
+
+    What has come is kept beside ``file``, under a name that ends in .part; after an
+    interruption the next call goes on there. The file gets its name once its SHA-256
+    is right. In a folder that is there the file is called model.safetensors.
+
+    Raises: OSError, saying why and what to do, if the download stops; ValueError if
+        another file comes.
+    Lesson: 12.
+    """
+    file = Path(file).expanduser()
+    file = file / "model.safetensors" if file.is_dir() else file
+    part = file.with_name(file.name + ".part")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        receive(address, part, timeout)
+    except (OSError, http.client.HTTPException) as error:
+        if getattr(error, "code", None) != 416:  # 416: nothing is lacking
+            raise OSError(
+                f"the download stopped: {error}. Whatever has come is in {part}; the "
+                f"next call goes on there. Or fetch {address} in another way and give "
+                "the file's path."
+            ) from error
+    with open(part, "rb") as finished:
+        found = hashlib.file_digest(finished, "sha256").hexdigest()
+    if found != sha256:
+        part.unlink()
+        raise ValueError(
+            f"another file came from {address}, and was deleted: its SHA-256 is "
+            f"{found}, not {sha256}"
+        )
+    os.replace(part, file)
+    return file
+
+
+def inspect_gpt2(file: Path) -> tuple[GPTConfig, dict[str, str]]:
+    """Tell from a file's header which model it holds, and each tensor's name in it.
+
+    All names may begin with "transformer."; the masks that older files hold are left
+    out. ``tied_head`` is what ``config.json`` says.
+
+    Raises: ValueError, naming the file and what is wrong, unless all of it fits.
+    Lesson: 12.
+    """
+    header = read_gpt2_header(file)
+    body = [name for name in header if name != "lm_head.weight"]
+    prefix = "transformer."
+    if not all(name.startswith(prefix) for name in body):
+        prefix = ""
+    masks = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
+    stored = {name.removeprefix(prefix): name for name in header}
+    stored = {n: name for n, name in stored.items() if not masks.fullmatch(n)}
+    header = {n: header[name] for n, name in stored.items()}
+    cfg = gpt2_config(file, header)
+    no_head = cfg.tied_head and "lm_head.weight" not in header
+    check_gpt2_tensors(file, header, replace(cfg, tied_head=no_head))
+    return cfg, stored
+
+
+@torch.no_grad()
+def load_gpt2(path: str | Path | None = None, *, download: bool = False) -> GPTModel:
+    """Return the GPT-2 in a safetensors file, in float32 and in eval mode.
+
+    Everything is checked in the file's header first. Then one tensor at a time is
+    copied, so that memory never holds the weights twice. ``find_gpt2`` says where the
+    file is looked for. A head that differs from the token table makes the model untied.
+
+    Raises: FileNotFoundError if there are no weights; ValueError, naming the file and
+        the tensor or field, for a file that is damaged or holds another model.
+    Lesson: 12.
+    Source: Radford et al. 2019, section 2.3.
+    """
+    file = find_gpt2(path, download=download)
+    if file is None:
+        raise FileNotFoundError(
+            "no GPT-2 weights on this computer: give a path, set GPT2_DIR, or say "
+            "download=True (548 MB)"
+        )
+    cfg, stored = inspect_gpt2(file)
+
+    def read(name: str) -> Tensor:
+        with safe_open(file, "pt") as opened:  # no longer open, it takes no memory
+            return opened.get_tensor(stored[name])
+
+    if cfg.tied_head and "lm_head.weight" in stored:
+        is_table = torch.equal(read("lm_head.weight"), read("wte.weight"))
+        cfg = replace(cfg, tied_head=is_table)
+    model = GPTModel(cfg).eval()
+    parameters = dict(model.named_parameters())
+    for published, (_, ours) in gpt2_tensors(cfg).items():
+        parts = turn_matrix(published, read(published)).chunk(len(ours))
+        for name, part in zip(ours, parts, strict=True):
+            parameters[name].copy_(part)
+    return model
+
+
+@torch.no_grad()
+def save_gpt2(model: GPTModel, path: str | Path, dtype=torch.float32) -> None:
+    """Write a model as GPT-2 is published: a safetensors file and a ``config.json``.
+
+    ``path`` is a folder, or a file that ends in .safetensors. A model without biases
+    for queries, keys and values gets zeros there, which change nothing.
+
+    Raises: ValueError, naming the parameters, for a model that the layout cannot hold;
+        FileExistsError if the ``config.json`` there is another model's, whose weights
+        could then be read with the wrong number of heads.
+    Lesson: 12.
+    """
+    cfg, file, tensors = model.cfg, Path(path).expanduser(), {}
+    file = file if file.suffix == ".safetensors" else file / "model.safetensors"
+    layout, parameters = gpt2_tensors(cfg), dict(model.named_parameters())
+    ours = [name for _, names in layout.values() for name in names]
+    for name in ours:
+        if not cfg.qkv_bias and ".W_" in name and name.endswith(".bias"):
+            parameters[name] = torch.zeros(cfg.emb_dim)
+    if wrong := parameters.keys() ^ set(ours):
+        raise ValueError(f"GPT-2's layout differs in {sorted(wrong)[:5]}")
+    for published, (shape, names) in layout.items():
+        joined = torch.cat([parameters[name] for name in names]).to("cpu", dtype)
+        tensors[published] = turn_matrix(published, joined).contiguous()
+        if tensors[published].shape != shape:
+            raise ValueError(f"{names[0]}: GPT-2's {published} has shape {shape}")
+    facts = {"vocab_size": cfg.vocab_size, "n_positions": cfg.context_length}
+    facts |= {"n_embd": cfg.emb_dim, "n_layer": cfg.n_layers, "n_head": cfg.n_heads}
+    facts |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), cfg.drop_rate)
+    facts |= GPT2_FIXED | {"tie_word_embeddings": cfg.tied_head}
+    end = 50256 if cfg.vocab_size == 50257 else None  # <|endoftext|>
+    facts |= {"bos_token_id": end, "eos_token_id": end}
+    facts |= {"architectures": ["GPT2LMHeadModel"]}
+    text, config = json.dumps(facts, indent=2) + "\n", file.with_name("config.json")
+    if config.exists() and not file.exists() and config.read_bytes() != text.encode():
+        raise FileExistsError(f"{config} is another model's: save in another folder")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, lambda f: save_file(tensors, f, {"format": "pt"}))
+    write_whole(config, lambda f: f.write_bytes(text.encode()))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -26,6 +26,7 @@ from gpt_helpers import (
     KVCache,
     LayerNorm,
     MultiHeadAttention,
+    RowLinear,
     TransformerBlock,
     check_token_ids,
     count_parameters,
@@ -591,8 +592,10 @@ def test_the_module_runs_as_a_program_and_says_it_is_untrained(tmp_path):
     assert empty.returncode == 2 and "empty" in empty.stderr
 
 
-# All different. S, the keys of attention, are T new tokens and two in the cache.
+# All different. S, the keys of attention, are T new tokens and two in the cache. A
+# linear layer from I to O numbers works in n blocks of O/n rows.
 SIZES = {"B": 2, "T": 3, "C": 24, "H": 4, "D": 6, "V": 11, "k": 7, "S": 5}
+SIZES |= {"I": 10, "O": 64, "n": 32, "O/n": 2}
 
 
 def shape_comments():
@@ -653,6 +656,8 @@ def test_shape_comments_hold_in_a_real_run():
     try:
         with torch.no_grad():
             model(idx, cache)
+            for linear in RowLinear(10, 64), RowLinear(10, 64, bias=False):
+                linear(torch.ones(1, 1, 10))
         sizes["S"] = sizes["T"]
         generate_text_simple(model, idx, 1, 7)
         generate_text(model, idx, 1, temperature=1.0, top_k=7, top_p=0.9, eos_id=0)

@@ -15,6 +15,8 @@ from . import (
     lesson_08,
     lesson_09,
     lesson_10,
+    lesson_11,
+    lesson_12,
 )
 from .engine import EXERCISES, check, progress
 
@@ -31,5 +33,7 @@ __all__ = [
     "lesson_08",
     "lesson_09",
     "lesson_10",
+    "lesson_11",
+    "lesson_12",
     "progress",
 ]

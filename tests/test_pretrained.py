@@ -1,0 +1,706 @@
+"""GPT-2's published files: read, written, found, fetched, and refused when damaged."""
+
+import hashlib
+import json
+import os
+import pickle
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+import gpt_helpers
+from gpt_helpers import (
+    GPT2_ADDRESS,
+    GPT2_CONFIGS,
+    GPT2_SHA256,
+    CharTokenizer,
+    FeedForward,
+    GPTConfig,
+    GPTModel,
+    LayerNorm,
+    download_gpt2,
+    evaluate_loss,
+    find_gpt2,
+    generate_text,
+    gpt2_tensors,
+    load_gpt2,
+    save_gpt2,
+)
+
+REFERENCE = gpt_helpers.DATA_FOLDER / "reference-gpt2"
+EXPECTED = load_file(REFERENCE / "logits.safetensors")
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A copy of the reference checkpoint, to be damaged: its folder and tensors."""
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_bytes((REFERENCE / name).read_bytes())
+    return folder, load_file(folder / "model.safetensors")
+
+
+@torch.no_grad()
+def gap_to_reference(model):
+    """The largest difference of a model's logits from those transformers computed."""
+    return (model(EXPECTED["ids"]) - EXPECTED["logits"]).abs().max().item()
+
+
+# --- the same numbers as transformers ---------------------------------------------
+
+
+def test_logits_are_those_that_transformers_computed():
+    model = load_gpt2(REFERENCE)
+    assert model.cfg == GPTConfig(40, 12, 32, 4, 2, 0.1, qkv_bias=True, tied_head=True)
+    assert model.out_head.weight is model.tok_emb.weight and not model.training
+    assert gap_to_reference(model) < 1e-4
+    assert sum(f.stat().st_size for f in REFERENCE.iterdir()) < 200_000
+
+
+def exact_gelu(model):
+    for module in model.modules():
+        if isinstance(module, FeedForward):
+            module.layers[1] = torch.nn.GELU()
+
+
+def by_n_minus_1(model):
+    def forward(self, x):
+        deviation = (x.var(dim=-1, keepdim=True, correction=1) + self.eps).sqrt()
+        return self.scale * (x - x.mean(dim=-1, keepdim=True)) / deviation + self.shift
+
+    for module in model.modules():
+        if isinstance(module, LayerNorm):
+            module.forward = forward.__get__(module)
+
+
+def square_not_transposed(model):
+    for block in model.trf_blocks:
+        block.att.out_proj.weight.data = block.att.out_proj.weight.data.T.clone()
+
+
+def biases_dropped(model):
+    for block in model.trf_blocks:
+        for role in (block.att.W_query, block.att.W_key, block.att.W_value):
+            role.bias.data.zero_()
+
+
+def untied_head(model):
+    torch.manual_seed(0)
+    model.out_head = torch.nn.Linear(32, 40, bias=False)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [exact_gelu, by_n_minus_1, square_not_transposed, biases_dropped, untied_head],
+)
+def test_the_comparison_sees_each_classic_mistake(mistake):
+    model = load_gpt2(REFERENCE)
+    mistake(model)
+    assert gap_to_reference(model) > 5 * 1e-4
+
+
+def test_a_bound_of_a_thousandth_may_miss_the_exact_gelu():
+    """Why the bound is 1e-4: see lesson 12, on the tiny GPT of lesson 8."""
+    x = torch.linspace(-10, 10, 100_001)
+    exact, tanh = F.gelu(x), F.gelu(x, approximate="tanh")
+    assert 1e-4 < (exact - tanh).abs().max() < 1e-3
+
+
+@pytest.mark.skipif(not os.environ.get("GPT2_DIR"), reason="no GPT2_DIR is set")
+def test_the_published_weights_write_what_transformers_own_test_expects():
+    """Greedy text of openai-community/gpt2, from transformers' test_modeling_gpt2.py."""
+    with open(find_gpt2(), "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != GPT2_SHA256:
+            pytest.skip("GPT2_DIR does not hold the published 124M")
+    expected = [464, 3290, 373, 1043, 287, 257, 2214, 1474, 262, 16246, 286, 2688]
+    expected += [290, 2688, 27262, 13, 198, 198, 464, 3290]
+    written = generate_text(load_gpt2(), torch.tensor([expected[:2]]), 18)
+    assert written[0].tolist() == expected
+
+
+# --- layouts ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", GPT2_CONFIGS)
+def test_the_layout_of_each_published_size_has_every_parameter_once(size):
+    cfg = replace(GPT2_CONFIGS[size], qkv_bias=True, tied_head=True, context_length=8)
+    with torch.device("meta"):
+        ours = dict(GPTModel(cfg).named_parameters())
+    layout = gpt2_tensors(cfg)
+    assert len(layout) == 2 + 12 * cfg.n_layers + 2
+    named = [name for _, names in layout.values() for name in names]
+    assert sorted(named) == sorted(ours)
+    for shape, names in layout.values():
+        assert torch.Size(shape).numel() == sum(ours[name].numel() for name in names)
+
+
+def test_the_published_names_and_shapes_of_124m():
+    """From the header of the published file, as Hugging Face's documentation shows it."""
+    layout = gpt2_tensors(replace(GPT2_CONFIGS["small"], tied_head=True))
+    shapes = {name: shape for name, (shape, _) in layout.items()}
+    assert shapes["h.10.ln_1.weight"] == (768,)
+    assert shapes["h.0.attn.c_attn.weight"] == (768, 2304)
+    assert shapes["wte.weight"] == (50257, 768) and len(shapes) == 148
+    assert sum(torch.Size(shape).numel() for shape in shapes.values()) == 124_439_808
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_names_may_have_a_prefix_and_numbers_another_kind(checkpoint, prefix, dtype):
+    folder, tensors = checkpoint
+    halved = {prefix + name: tensor.to(dtype) for name, tensor in tensors.items()}
+    halved[prefix + "h.0.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(halved, folder / "model.safetensors")
+    model, expected = load_gpt2(folder), load_gpt2(REFERENCE)
+    for name, parameter in model.named_parameters():
+        assert parameter.dtype == torch.float32
+        rounded = expected.get_parameter(name).to(dtype).float()
+        assert torch.equal(parameter, rounded), name
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("said", [True, False, None])
+def test_a_head_of_its_own_is_loaded_if_it_differs(checkpoint, prefix, same, said):
+    folder, tensors = checkpoint
+    head = tensors["wte.weight"] + (0 if same else 1)
+    tensors = {prefix + n: t for n, t in tensors.items()} | {"lm_head.weight": head}
+    save_file(tensors, folder / "model.safetensors")
+    facts = json.loads((folder / "config.json").read_text())
+    del facts["tie_word_embeddings"]
+    if said is not None:
+        facts["tie_word_embeddings"] = said
+    (folder / "config.json").write_text(json.dumps(facts))
+    model = load_gpt2(folder)
+    tied = same and said is not False
+    assert model.cfg.tied_head is tied
+    assert (model.out_head.weight is model.tok_emb.weight) is tied
+    assert torch.equal(model.out_head.weight, head)
+
+
+def test_without_a_config_the_published_widths_have_their_heads(tmp_path):
+    for cfg in GPT2_CONFIGS.values():
+        cfg = replace(cfg, vocab_size=5, context_length=4, n_layers=1, drop_rate=0.1)
+        cfg = replace(cfg, qkv_bias=True, tied_head=True)
+        save_gpt2(GPTModel(cfg), tmp_path, torch.float16)
+        os.remove(tmp_path / "config.json")
+        assert load_gpt2(tmp_path).cfg == cfg
+
+
+def test_a_folder_and_the_file_in_it_are_the_same(checkpoint, monkeypatch):
+    folder, _ = checkpoint
+    other_name = folder / "weights.safetensors"
+    (folder / "model.safetensors").rename(other_name)
+    assert gap_to_reference(load_gpt2(other_name)) < 1e-4
+    monkeypatch.setenv("GPT2_DIR", str(REFERENCE))
+    assert gap_to_reference(load_gpt2()) < 1e-4
+
+
+# --- refused, before any memory is taken -------------------------------------------
+
+
+def rewrite(folder, tensors, **facts):
+    save_file(tensors, folder / "model.safetensors")
+    old = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(old | facts))
+
+
+def renamed(tensors, before, after):
+    return {name.replace(before, after): t for name, t in tensors.items()}
+
+
+def truncate(folder, share):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+
+
+def replace_file(folder, content):
+    (folder / "model.safetensors").write_bytes(content)
+
+
+def without(tensors, name):
+    return {n: t for n, t in tensors.items() if n != name}
+
+
+SQUARE = "h.1.attn.c_proj.weight"
+DAMAGES = {
+    # what is done to (folder, tensors), and which words the error must have
+    "header cut": (lambda f, t: truncate(f, 0.001), "model.safetensors"),
+    "data cut": (lambda f, t: truncate(f, 0.99), "model.safetensors"),
+    "empty": (lambda f, t: replace_file(f, b""), "model.safetensors"),
+    "random bytes": (
+        lambda f, t: replace_file(f, bytes(range(7, 250)) * 40),
+        "model.safetensors",
+    ),
+    "pickle": (lambda f, t: replace_file(f, pickle.dumps({"a": 1})), "pickled"),
+    "no tensors": (lambda f, t: rewrite(f, {}), "wte.weight"),
+    "int8": (
+        lambda f, t: rewrite(f, t | {SQUARE: t[SQUARE].to(torch.int8)}),
+        rf"{SQUARE} has numbers of kind I8",
+    ),
+    "missing": (lambda f, t: rewrite(f, without(t, SQUARE)), f"{SQUARE} is missing"),
+    "missing bias": (
+        lambda f, t: rewrite(f, without(t, "h.0.attn.c_attn.bias")),
+        "h.0.attn.c_attn.bias is missing",
+    ),
+    "missing layer": (
+        lambda f, t: rewrite(f, renamed(t, "h.1.", "h.5."), n_layer=2),
+        "h.1.ln_1.weight is missing.* and 19 more",
+    ),
+    "unexpected": (
+        lambda f, t: rewrite(f, t | {"h.0.adapter.weight": torch.ones(2)}),
+        "h.0.adapter.weight is unexpected",
+    ),
+    "half with prefix": (
+        lambda f, t: rewrite(f, renamed(t, "h.1.", "transformer.h.1.")),
+        "n_layer is 2, not 1",
+    ),
+    "shape": (
+        lambda f, t: rewrite(f, t | {"h.0.mlp.c_fc.weight": torch.ones(128, 32)}),
+        r"h.0.mlp.c_fc.weight has shape \(128, 32\), not \(32, 128\)",
+    ),
+    "table": (
+        lambda f, t: rewrite(f, t | {"wte.weight": torch.ones(1280)}),
+        "wte.weight",
+    ),
+    "llama": (
+        lambda f, t: rewrite(
+            f,
+            {
+                "model.embed_tokens.weight": t["wte.weight"],
+                "model.layers.0.self_attn.q_proj.weight": t[SQUARE],
+            },
+        ),
+        "not GPT-2: .*it has model.embed_tokens.weight",
+    ),
+    "another kind": (
+        lambda f, t: rewrite(f, t, model_type="gpt_neo"),
+        "model_type is 'gpt_neo', not 'gpt2'",
+    ),
+    "another GELU": (
+        lambda f, t: rewrite(f, t, activation_function="gelu"),
+        "activation_function is 'gelu', not 'gelu_new'",
+    ),
+    "another epsilon": (
+        lambda f, t: rewrite(f, t, layer_norm_epsilon=1e-6),
+        "layer_norm_epsilon is 1e-06, not 1e-05",
+    ),
+    "other scores": (
+        lambda f, t: rewrite(f, t, scale_attn_by_inverse_layer_idx=True),
+        "scale_attn_by_inverse_layer_idx is True",
+    ),
+    "another width": (lambda f, t: rewrite(f, t, n_embd=64), "n_embd is 64, not 32"),
+    "another depth": (lambda f, t: rewrite(f, t, n_layer=3), "n_layer is 3, not 2"),
+    "another context": (
+        lambda f, t: rewrite(f, t, n_positions=1024),
+        "n_positions is 1024, not 12",
+    ),
+    "another vocabulary": (
+        lambda f, t: rewrite(f, t, vocab_size=41),
+        "vocab_size is 41, not 40",
+    ),
+    "heads": (
+        lambda f, t: rewrite(f, t, n_head=5),
+        "n_heads=5 does not divide emb_dim=32",
+    ),
+    "heads as text": (lambda f, t: rewrite(f, t, n_head="4"), "n_heads.*'4'"),
+    "no config": (lambda f, t: (f / "config.json").unlink(), "n_head is missing"),
+    "config cut": (
+        lambda f, t: (f / "config.json").write_text('{"n_head": 4'),
+        "config.json",
+    ),
+    "config a list": (
+        lambda f, t: (f / "config.json").write_text("[1, 2]"),
+        "config.json",
+    ),
+    "untied, no head": (
+        lambda f, t: rewrite(f, t, tie_word_embeddings=False),
+        "lm_head.weight is missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_or_foreign_checkpoint_is_refused(checkpoint, damage, monkeypatch):
+    def build(*_):
+        raise AssertionError("memory was taken")
+
+    monkeypatch.setattr(gpt_helpers, "GPTModel", build)
+    folder, tensors = checkpoint
+    do, words = DAMAGES[damage]
+    do(folder, tensors)
+    with pytest.raises(ValueError, match=words) as caught:
+        load_gpt2(folder)
+    message = str(caught.value)
+    assert str(folder) in message and "\n" not in message and len(message) < 700
+
+
+def test_a_place_without_the_file_is_named(tmp_path, monkeypatch):
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(FileNotFoundError, match=r"no .*model.safetensors.*pytorch_mod"):
+        load_gpt2(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no .*absent.safetensors"):
+        load_gpt2(tmp_path / "absent.safetensors")
+    with pytest.raises(ValueError, match=r"pytorch_model.bin.*pickled"):
+        load_gpt2(tmp_path / "pytorch_model.bin")
+    monkeypatch.setenv("GPT2_DIR", str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="GPT2_DIR: no .*nowhere"):
+        find_gpt2()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        load_gpt2("gpt2")
+    assert f"no {tmp_path / 'gpt2' / 'model.safetensors'};" in str(caught.value)
+
+
+# --- written ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tied_head", [True, False])
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_what_is_saved_is_loaded_again(tmp_path, tied_head, qkv_bias):
+    torch.manual_seed(0)
+    cfg = GPTConfig(17, 9, 24, 4, 2, 0.2, qkv_bias=qkv_bias, tied_head=tied_head)
+    model = GPTModel(cfg).eval()
+    save_gpt2(model, tmp_path / "new" / "folder")
+    again = load_gpt2(tmp_path / "new" / "folder")
+    assert again.cfg == replace(cfg, qkv_bias=True)
+    ids = torch.arange(9)[None]
+    assert torch.equal(model(ids), again(ids))
+    save_gpt2(again, tmp_path / "second.safetensors")
+    assert torch.equal(load_gpt2(tmp_path / "second.safetensors")(ids), again(ids))
+    assert sorted(os.listdir(tmp_path / "new" / "folder")) == [
+        "config.json",
+        "model.safetensors",
+    ]
+
+
+def test_a_model_that_the_layout_cannot_hold_is_refused(tmp_path):
+    cfg = GPTConfig(17, 9, 24, 4, 1, 0.0)
+    with_bias = GPTModel(cfg)
+    with_bias.out_head = torch.nn.Linear(24, 17)
+    narrow = GPTModel(cfg)
+    narrow.trf_blocks[0].ff.layers[0] = torch.nn.Linear(24, 48)
+    for model, words in (
+        (with_bias, "out_head.bias"),
+        (GPTModel(replace(cfg, positions="rotary")), "pos_emb.weight"),
+        (narrow, r"ff.layers.0.weight: GPT-2's h.0.mlp.c_fc.weight has .*\(24, 96\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            save_gpt2(model, tmp_path / "refused")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_stored_tiny_gpt_is_lesson_8s_and_small(tmp_path):
+    """The one-minute preset, trained to below the bound that lesson 8 asks for."""
+    folder = gpt_helpers.DATA_FOLDER / "tiny-alice"
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 750_000
+    book = (folder.parent / "alice.txt").read_text(encoding="utf-8")
+    tokenizer = CharTokenizer((folder / "characters.txt").read_text(encoding="utf-8"))
+    assert tokenizer.characters == sorted(set(book))
+    model = load_gpt2(folder)
+    sizes = GPTConfig(72, 64, 96, 4, 3, 0.0, qkv_bias=True, tied_head=True)
+    assert model.cfg == sizes
+    ids = torch.tensor(tokenizer.encode(book))
+    assert evaluate_loss(model, ids[int(0.9 * len(ids)) :]) < 1.7
+    save_gpt2(model, tmp_path, torch.float16)
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_tilde_is_the_home_folder_for_reading_and_writing(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.chdir(tmp_path)
+    save_gpt2(load_gpt2(REFERENCE), "~/gpt2")
+    assert os.listdir(tmp_path) == ["home"]
+    assert gap_to_reference(load_gpt2("~/gpt2")) < 1e-4
+    monkeypatch.setenv("HF_HUB_CACHE", "~/hub")
+    monkeypatch.delenv("GPT2_DIR", raising=False)
+    cached = home / "hub/models--gpt2/snapshots/1/model.safetensors"
+    save_gpt2(load_gpt2(REFERENCE), cached)
+    assert find_gpt2() == cached
+
+
+def test_the_config_of_another_model_is_not_overwritten(tmp_path):
+    """Two models of one shape and other heads: the first would be read as the second."""
+    model = load_gpt2(REFERENCE)
+    save_gpt2(model, tmp_path / "first.safetensors")
+    save_gpt2(model, tmp_path / "again.safetensors")
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    other = GPTModel(replace(model.cfg, n_heads=8))
+    with pytest.raises(FileExistsError, match="config.json is another model's"):
+        save_gpt2(other, tmp_path / "second.safetensors")
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    save_gpt2(model, tmp_path / "model.safetensors")
+    save_gpt2(other, tmp_path)  # its own file may be replaced
+    assert load_gpt2(tmp_path).cfg.n_heads == 8
+
+
+def test_a_failed_write_leaves_the_old_file(checkpoint, monkeypatch):
+    def full(_):
+        raise OSError("no space left")
+
+    folder, _ = checkpoint
+    model = load_gpt2(folder)
+    model.tok_emb.weight.data += 1
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        save_gpt2(model, folder)
+    assert gap_to_reference(load_gpt2(folder)) < 1e-4
+
+
+# --- memory -------------------------------------------------------------------------
+
+LOADING = """
+import re, sys, torch
+from gpt_helpers import count_parameters, load_gpt2
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+torch.ones(8, 8) @ torch.ones(8, 8)
+before = peak()
+model = load_gpt2(sys.argv[1])
+print((peak() - before) / (4 * count_parameters(model)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's count of memory")
+def test_loading_does_not_hold_the_weights_twice(tmp_path):
+    cfg = GPTConfig(1000, 8, 768, 12, 8, 0.0, qkv_bias=True, tied_head=True)
+    save_gpt2(GPTModel(cfg), tmp_path)
+    command = [sys.executable, "-c", LOADING, tmp_path]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 0.9 < float(result.stdout) < 1.4
+
+
+# --- found --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nothing(monkeypatch, tmp_path):
+    """A computer on which there are no weights anywhere."""
+    for name in ("GPT2_DIR", "HF_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setattr(gpt_helpers, "DATA_FOLDER", tmp_path / "data")
+    return tmp_path
+
+
+def put(*parts):
+    file = Path(*parts)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"")
+    return file
+
+
+def test_weights_are_looked_for_in_the_order_that_is_written_down(nothing, monkeypatch):
+    assert find_gpt2() is None
+    with pytest.raises(FileNotFoundError, match="GPT2_DIR.*download=True"):
+        load_gpt2()
+    name = "model.safetensors"
+    own = put(nothing, "data", "my-gpt2", name)
+    assert find_gpt2() == own
+    snapshots = Path("models--gpt2", "snapshots", "607a")
+    put(nothing, "hf/hub/models--someone--gpt2/snapshots/1", name)
+    old = put(nothing, "hf", "hub", snapshots, name)
+    assert find_gpt2() == old
+    snapshots = Path("models--openai-community--gpt2", "snapshots", "607a")
+    cached = put(nothing, "hf", "hub", snapshots, name)
+    assert find_gpt2() == cached
+    monkeypatch.setenv("HF_HUB_CACHE", str(nothing / "hub"))
+    assert find_gpt2() == own
+    cached = put(nothing, "hub", snapshots, name)
+    assert find_gpt2() == cached
+    named = put(nothing, "named", name)
+    monkeypatch.setenv("GPT2_DIR", str(named.parent))
+    assert find_gpt2() == named
+    given = put(nothing, "given.bin")
+    assert find_gpt2(given) == find_gpt2(str(given)) == given
+
+
+def test_the_cache_is_where_hugging_face_puts_it(nothing, monkeypatch):
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setattr(Path, "home", lambda: nothing)
+    place = "huggingface/hub/models--openai-community--gpt2/snapshots/1"
+    usual = put(nothing, ".cache", place, "model.safetensors")
+    assert find_gpt2() == usual
+    monkeypatch.setenv("XDG_CACHE_HOME", str(nothing / "xdg"))
+    assert find_gpt2() is None
+    assert put(nothing, "xdg", place, "model.safetensors") == find_gpt2()
+
+
+# --- fetched ------------------------------------------------------------------------
+
+CONTENT = bytes(range(256)) * 9000  # 2.3 MB
+HASH = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(BaseHTTPRequestHandler):
+    """Serves CONTENT; ``server.behavior`` and ``server.asked`` belong to the test."""
+
+    def do_GET(self):
+        wanted = self.headers["Range"]
+        self.server.asked.append(wanted)
+        behavior, content = self.server.behavior, CONTENT
+        if behavior == "silent":
+            self.server.enough.wait(20)
+            return
+        if behavior == "absent":
+            self.send_error(404)
+            return
+        if behavior == "another file":
+            content = b"<html>Please log in to this network</html>"
+        start = 0
+        if wanted and behavior != "ignores ranges":
+            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])
+            if start >= len(content):
+                self.send_error(416)
+                return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        if behavior == "breaks off":
+            self.wfile.write(content[start : start + 1_200_000])
+        elif behavior == "falls silent":
+            self.wfile.write(content[start : start + 1_200_000])
+            self.wfile.flush()
+            self.server.enough.wait(20)
+        else:
+            self.wfile.write(content[start:])
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def serving(behavior="good"):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        server.behavior, server.asked = behavior, []
+        server.enough = threading.Event()
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        server.address = f"http://127.0.0.1:{server.server_port}/model.safetensors"
+        try:
+            yield server
+        finally:
+            server.enough.set()
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+def fetch(server, folder, timeout=5.0):
+    return download_gpt2(folder / "m.safetensors", server.address, HASH, timeout)
+
+
+def test_a_download_arrives_whole_and_shows_its_progress(tmp_path, capsys):
+    with serving() as server:
+        file = fetch(server, tmp_path / "new")
+    assert file.read_bytes() == CONTENT and server.asked == [None]
+    assert os.listdir(tmp_path / "new") == ["m.safetensors"]
+    assert capsys.readouterr().out == "\r1 of 2 MB\r2 of 2 MB\r2 of 2 MB\n"
+
+
+@pytest.mark.parametrize("how", ["breaks off", "falls silent"])
+def test_an_interrupted_download_goes_on_where_it_stopped(tmp_path, how):
+    with serving(how) as server:
+        with pytest.raises(OSError, match="download stopped: .*m.safetensors.part"):
+            fetch(server, tmp_path, timeout=0.5)
+        (part,) = tmp_path.iterdir()
+        kept = part.stat().st_size
+        assert part.name == "m.safetensors.part" and 1_000_000 < kept <= 1_200_000
+        server.behavior = "good"
+        assert fetch(server, tmp_path).read_bytes() == CONTENT
+    assert server.asked == [None, f"bytes={kept}-"]
+
+
+def test_a_folder_or_a_text_will_do_as_the_place(tmp_path):
+    with serving() as server:
+        file = download_gpt2(str(tmp_path), server.address, HASH, 5.0)
+    assert file == tmp_path / "model.safetensors" and file.read_bytes() == CONTENT
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_server_without_ranges_starts_again(tmp_path):
+    (tmp_path / "m.safetensors.part").write_bytes(CONTENT[:1000])
+    with serving("ignores ranges") as server:
+        assert fetch(server, tmp_path).read_bytes() == CONTENT
+    assert server.asked == ["bytes=1000-"]
+
+
+def test_a_part_that_is_whole_needs_only_its_name(tmp_path):
+    (tmp_path / "m.safetensors.part").write_bytes(CONTENT)
+    with serving() as server:
+        assert fetch(server, tmp_path).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("part", [b"", CONTENT[:9] + b"x", CONTENT + b"x"])
+def test_another_file_than_the_published_one_is_deleted(tmp_path, part):
+    (tmp_path / "m.safetensors.part").write_bytes(part)
+    with serving("good" if part else "another file") as server:
+        with pytest.raises(ValueError, match=f"deleted: its SHA-256 is .*, not {HASH}"):
+            fetch(server, tmp_path)
+        assert list(tmp_path.iterdir()) == []
+        server.behavior = "good"
+        assert fetch(server, tmp_path).read_bytes() == CONTENT
+
+
+def test_a_silent_server_is_given_up(tmp_path):
+    start = time.monotonic()
+    with serving("silent") as server:
+        with pytest.raises(OSError, match="download stopped: .*timed out"):
+            fetch(server, tmp_path, timeout=0.3)
+        assert time.monotonic() - start < 5
+
+
+def test_without_a_connection_the_error_says_what_to_do(tmp_path):
+    words = "404.*another way and give the file's path"
+    with serving("absent") as server, pytest.raises(OSError, match=words):
+        fetch(server, tmp_path)
+    with pytest.raises(OSError, match="download stopped: .*refused"):
+        fetch(server, tmp_path)
+    with socket.socket() as deaf:  # accepts connections and never reads
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        server.address = f"http://127.0.0.1:{deaf.getsockname()[1]}/x"
+        with pytest.raises(OSError, match="download stopped: .*timed out"):
+            fetch(server, tmp_path, timeout=0.3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_network_is_used_only_when_asked_for(nothing, monkeypatch):
+    fetched = []
+
+    def fake(file):
+        fetched.append(file)
+        return put(file)
+
+    monkeypatch.setattr(gpt_helpers, "download_gpt2", fake)
+    assert find_gpt2() is None and not fetched
+    own = nothing / "data" / "my-gpt2" / "model.safetensors"
+    assert find_gpt2(download=True) == own == find_gpt2()
+    assert find_gpt2(nothing / "x", download=True).parent == nothing / "x"
+    monkeypatch.setenv("GPT2_DIR", str(nothing / "y"))
+    assert find_gpt2(download=True).parent == nothing / "y"
+    find_gpt2(download=True)
+    assert len(fetched) == 3
+    assert GPT2_ADDRESS.startswith("https://huggingface.co/openai-community/gpt2/")
