@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 
+from gpt_helpers import quantize_rows
+
 RIGHT_11_1 = {
     "bytes per token": 6_219_884_800,
     "tokens per second": 4.82,
@@ -40,6 +42,17 @@ def wrong_11_2(limit=127.0, rounded=torch.round, dim=(2,), signed=False):
         return whole.to(torch.int8).view_as(weight), scale[..., 0]
 
     return answer
+
+
+def overflowing(weight, size, limit, magnitude):
+    groups = weight.reshape(-1, size)
+    scale = magnitude(groups).max(dim=1, keepdim=True).values / limit
+    whole = torch.round(groups / scale).type(torch.int8)
+    return whole.reshape(weight.shape), scale.reshape(len(weight), -1)
+
+
+def kept_axis(whole, scale):
+    return whole, scale.unsqueeze(2)
 
 
 def right_11_3_written(queries, keys, values):
@@ -95,6 +108,10 @@ WRONG = {
     ],
     "11.2": [
         ("You divide by 128", wrong_11_2(limit=128)),
+        ("You divide by 128", lambda w, size: overflowing(w, size, 128, torch.abs)),
+        ("sign included", lambda w, size: overflowing(w, size, 127, torch.clone)),
+        ("one per row", lambda w, size: quantize_rows(w)),
+        ("axis of length 1", lambda w, size: kept_axis(*right_11_2_loop(w, size))),
         ("cut decimals off", wrong_11_2(rounded=torch.fix)),
         ("round down", wrong_11_2(rounded=torch.floor)),
         ("sign included", wrong_11_2(signed=True)),

@@ -88,13 +88,16 @@ def weights_and_group_sizes():
     return made
 
 
-def in_groups(limit=127, to=torch.round, top=lambda g: g.abs().amax(-1, True)):
+def in_groups(
+    limit=127, to=torch.round, top=lambda g: g.abs().amax(-1, True), clamp=True
+):
     """An answer that divides each group by ``top`` / ``limit`` and rounds by ``to``."""
 
     def answer(weight, size):
         groups = weight.unflatten(1, (-1, size))
         scale = top(groups) / limit
-        whole = to(groups / scale).clamp(-128, 127).to(torch.int8)
+        whole = to(groups / scale)
+        whole = (whole.clamp(-128, 127) if clamp else whole).to(torch.int8)
         return whole.flatten(1), scale.expand(*groups.shape[:2], 1).squeeze(-1)
 
     return answer
@@ -113,6 +116,10 @@ ex.mistake(
     "its range is −128 to 127."
 )(in_groups(limit=128))
 ex.mistake(
+    "You divide by 128. The largest number then becomes 128, which int8 does not have, "
+    "and which therefore turned into −128."
+)(in_groups(limit=128, clamp=False))
+ex.mistake(
     "Your scale uses 255 steps from zero. int8 has 255 values in all, 127 on each side."
 )(in_groups(limit=255))
 ex.mistake(
@@ -126,6 +133,10 @@ ex.mistake(
     "magnitude is negative overflows: look at `abs`."
 )(in_groups(top=lambda groups: groups.amax(-1, True)))
 ex.mistake(
+    "Your scale is taken from the largest number, sign included. Where the largest "
+    "magnitude is negative, the whole numbers ran past −128 and wrapped around."
+)(in_groups(top=lambda groups: groups.amax(-1, True), clamp=False))
+ex.mistake(
     "Your scale belongs to the whole row. Each group of `size` neighbors has its own."
 )(in_groups(top=lambda groups: groups.abs().amax((1, 2), True)))
 ex.mistake("Your scale belongs to the whole matrix. Each group has its own.")(
@@ -135,6 +146,24 @@ ex.mistake(
     "Your groups run down the columns. A group is `size` neighbors within a row: those "
     "that one sum adds up."
 )(in_groups(top=lambda groups: groups.abs().amax((0, 2), True)))
+
+
+@ex.mistake(
+    "Your scale belongs to the whole row: you return one per row. Each group of `size` "
+    "neighbors has its own."
+)
+def _(weight, size):
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    return (weight / scale).round().to(torch.int8), scale
+
+
+@ex.mistake(
+    "The numbers are right. Your scales still have the axis of length 1 that you kept "
+    "for the division: their shape is (O, I / size)."
+)
+def _(weight, size):
+    whole, scale = in_groups()(weight, size)
+    return whole, scale[..., None]
 
 
 @ex.mistake("The whole numbers are right, but as floats. Convert them to `torch.int8`.")
