@@ -23,10 +23,9 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
-from safetensors.torch import save_file
 
 import gpt_helpers
-from gpt_helpers import GPT_CONFIG_124M, GPTModel, generate_text, quicken
+from gpt_helpers import GPT_CONFIG_124M, GPTModel, generate_text, quicken, save_gpt2
 
 CONFIG = replace(GPT_CONFIG_124M, drop_rate=0.0, qkv_bias=True, tied_head=True)
 LOADS = {"4+200": (4, 200), "512+128": (512, 128)}
@@ -57,42 +56,13 @@ def prompt_of(length: int) -> list[int]:
 # --- the weights for the peers ------------------------------------------------------
 
 
-@torch.no_grad()
-def published_layout(model: GPTModel) -> dict[str, torch.Tensor]:
-    """The names and shapes of the published GPT-2 weights."""
-    tensors = {
-        "wte.weight": model.tok_emb.weight,
-        "wpe.weight": model.pos_emb.weight,
-        "ln_f.weight": model.final_norm.scale,
-        "ln_f.bias": model.final_norm.shift,
-    }
-    for i, block in enumerate(model.trf_blocks):
-        qkv = block.att.W_query, block.att.W_key, block.att.W_value
-        tensors[f"h.{i}.attn.c_attn.weight"] = torch.cat([w.weight for w in qkv]).T
-        tensors[f"h.{i}.attn.c_attn.bias"] = torch.cat([w.bias for w in qkv])
-        for name, linear in (
-            ("attn.c_proj", block.att.out_proj),
-            ("mlp.c_fc", block.ff.layers[0]),
-            ("mlp.c_proj", block.ff.layers[2]),
-        ):
-            tensors[f"h.{i}.{name}.weight"] = linear.weight.T
-            tensors[f"h.{i}.{name}.bias"] = linear.bias
-        for name, norm in (("ln_1", block.norm1), ("ln_2", block.norm2)):
-            tensors[f"h.{i}.{name}.weight"] = norm.scale
-            tensors[f"h.{i}.{name}.bias"] = norm.shift
-    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-
-
 def write_published(folder: Path) -> None:
     """Write weights, config.json and the vocabulary as the published folder has them."""
-    facts = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
-    facts |= {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768}
-    facts |= {"n_layer": 12, "n_head": 12, "activation_function": "gelu_new"}
-    facts |= {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}
-    facts |= {"bos_token_id": None, "eos_token_id": None}
-    (folder / "config.json").write_text(json.dumps(facts), encoding="utf-8")
-    tensors = published_layout(seeded_model())
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    save_gpt2(seeded_model(), folder)
+    config = folder / "config.json"
+    facts = json.loads(config.read_text(encoding="utf-8"))
+    facts |= {"bos_token_id": None, "eos_token_id": None}  # no engine stops early
+    config.write_text(json.dumps(facts), encoding="utf-8")
     for name, source in (("merges.txt", "6d1c"), ("vocab.json", "6c7e")):
         (file,) = gpt_helpers.DATA_FOLDER.glob(source + "*")
         shutil.copy(file, folder / name)
