@@ -111,6 +111,12 @@ def test_no_cell_escapes_the_comparison(path):
 # --- the form of a lesson ---------------------------------------------------------
 
 
+@each_notebook
+def test_at_most_two_code_cells_stand_in_a_row(path):
+    kinds = "".join(cell.cell_type[0] for cell in read(path).cells)
+    assert "ccc" not in kinds
+
+
 # Definitions that are one thing and do not fit into 30 lines.
 LONG = (
     "class MultiHeadAttention",
@@ -127,8 +133,6 @@ def test_lesson_has_the_common_form(path):
     assert re.match(rf"# {int(path.name[:2])} · \w", title)
     for part in ("**You build**", "**You need**", "**Time**", "**Memory**"):
         assert part in title, part
-    kinds = "".join(cell.cell_type[0] for cell in cells)
-    assert "ccc" not in kinds, "more than two code cells in a row"
     for cell in code_cells(path):
         lines = [line for line in cell.source.splitlines() if line.strip()]
         long = any(start in cell.source for start in LONG)
