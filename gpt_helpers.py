@@ -547,8 +547,9 @@ def next_logits(model: nn.Module, idx: Tensor, cache: KVCache | None = None) -> 
 
     The cache holds the first ``cache.length`` tokens of the window that the model
     reads, the last ``context_length`` of idx. Once it is full the window slides, each
-    token gets another position, and the cache is filled anew. The head then reads the
-    last position alone. Without a cache anything that maps ids to logits will do.
+    token gets another position, and the cache is filled anew. With a cache the head
+    reads the last position alone; without one, any module that maps ids to logits will
+    do as a model.
 
     Shapes: (B, T) -> (B, V).
     Lesson: 10; the head on the last position in 11.
@@ -579,9 +580,9 @@ def generate_text(
 
     The model reads the last ``context_length`` tokens only: past that, the window
     slides, and the cache is filled anew for each token. With or without the cache the
-    tokens are the same. A row that has drawn
-    ``eos_id`` is filled up with it, and generation ends when every row has. The model
-    works in eval mode and gets its own mode back; ``idx`` is left as it is.
+    tokens are the same. A row that has drawn ``eos_id`` is filled up with it, and
+    generation ends when every row has. The model works in eval mode and gets its own
+    mode back; ``idx`` is left as it is.
 
     Shapes: (B, T) -> (B, T + n), n at most ``max_new_tokens``.
     Raises: what ``check_sampling`` and ``check_token_ids`` raise.
