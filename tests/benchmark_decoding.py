@@ -244,7 +244,7 @@ def like_nanogpt(folder: Path):
     return read
 
 
-def read_memory(threads: int) -> float:
+def read_memory() -> float:
     """Bytes per second that the cores read together, from 256 MB."""
     a, b = torch.ones(2, 1 << 25)
     times = []
@@ -324,7 +324,7 @@ def serve(name: str, folder: Path, threads: int) -> None:
         peak_memory(reset=True)
         start = time.perf_counter()
         if name == "memory":
-            result = read_memory(threads)
+            result = read_memory()
         elif name in READERS:
             result = engine(torch.tensor([prompt_of(length)])).argmax().item()
         else:
