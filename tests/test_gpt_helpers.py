@@ -546,7 +546,7 @@ IDS = "[6109, 3626, 6100, 345]"
 @pytest.fixture
 def own_cache(tmp_path):
     for name in VOCABULARY_FILES:
-        shutil.copy(gpt_helpers.DATA_FOLDER / name, tmp_path)
+        shutil.copyfile(gpt_helpers.DATA_FOLDER / name, tmp_path / name)
     return tmp_path
 
 

@@ -13,10 +13,8 @@ import torch
 
 import gpt_helpers
 from plot_data import MIME as PLOT_DATA
-from record import METADATA, ROOT
+from stored_notebooks import LESSONS, METADATA, ROOT, SOLUTIONS
 
-LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
-SOLUTIONS = sorted((ROOT / "exercise-solutions").glob("[0-9]*.ipynb"))
 MODULE_TEXT = Path(gpt_helpers.__file__).read_text(encoding="utf-8")
 
 # How many cells' outputs nbval ignores, by notebook: timings and live training only.
@@ -81,8 +79,14 @@ def test_outputs_hold_nothing_that_differs_between_machines(path):
 
 
 @each_notebook
-def test_metadata_is_reduced_to_the_kernel(path):
-    assert read(path).metadata == METADATA
+def test_metadata_names_the_kernel_and_nothing_else(path):
+    """As recorded, or as JupyterLab writes it when a lesson is only opened."""
+    metadata = read(path).metadata
+    assert metadata.keys() == METADATA.keys()
+    assert metadata.kernelspec | METADATA["kernelspec"] == metadata.kernelspec | {
+        "display_name": METADATA["kernelspec"]["display_name"]
+    }
+    assert metadata.language_info.name == METADATA["language_info"]["name"]
 
 
 @each_notebook
