@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub import constants, file_download
 from safetensors.torch import load_file, save_file
+from torch.nn.modules.module import register_module_forward_hook
 
 import gpt_helpers
 from gpt_helpers import (
@@ -199,6 +200,29 @@ def test_without_a_config_the_published_widths_have_their_heads(tmp_path):
         save_gpt2(GPTModel(cfg), tmp_path, torch.float16)
         os.remove(tmp_path / "config.json")
         assert load_gpt2(tmp_path).cfg == cfg
+
+
+@pytest.mark.parametrize("width", [64, 128, 832, 1024 + 64])
+def test_other_widths_have_no_known_heads(tmp_path, width):
+    """A multiple of 64 is no reason to guess: heads of 64 are GPT-2's own choice."""
+    cfg = GPTConfig(5, 4, width, width // 64, 1)
+    save_gpt2(GPTModel(cfg), tmp_path, torch.float16)
+    os.remove(tmp_path / "config.json")
+    with pytest.raises(ValueError, match="n_head is missing, and shapes do not show"):
+        load_gpt2(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_damage(checkpoint):
+    """Some editors put one before a text; json refuses it."""
+    config = checkpoint[0] / "config.json"
+    config.write_bytes(b"\xef\xbb\xbf" + config.read_bytes())
+    assert gap_to_reference(load_gpt2(config.parent)) < 1e-4
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path):
+    for file in (tmp_path, tmp_path / "absent.safetensors"):
+        with pytest.raises(ValueError, match=f"no safetensors file: {file} "):
+            gpt_helpers.read_gpt2_header(file)
 
 
 def test_a_folder_and_the_file_in_it_are_the_same(checkpoint, monkeypatch):
@@ -402,6 +426,121 @@ def test_a_model_that_the_layout_cannot_hold_is_refused(tmp_path):
         with pytest.raises(ValueError, match=words):
             save_gpt2(model, tmp_path / "refused")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.float8_e4m3fn, torch.bool, torch.complex64, "float32"]
+)
+def test_numbers_that_could_not_be_read_are_not_written(checkpoint, dtype):
+    folder, _ = checkpoint
+    model = load_gpt2(folder)
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    words = f"dtype: float64, float32, float16, bfloat16, not {dtype}"
+    for place in (folder, folder / "new"):
+        with pytest.raises(ValueError, match=words):
+            save_gpt2(model, place, dtype)
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_a_model_of_another_kind_of_number_is_saved(tmp_path, dtype, qkv_bias):
+    model = GPTModel(GPTConfig(17, 9, 24, 4, 1, qkv_bias=qkv_bias)).to(dtype)
+    save_gpt2(model, tmp_path, dtype)
+    again = load_gpt2(tmp_path)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(again.get_parameter(name), parameter.float()), name
+
+
+@pytest.mark.parametrize("what", ["write_bytes", "replace", "weights"])
+@pytest.mark.parametrize("new", [True, False])
+def test_weights_and_config_are_replaced_together(tmp_path, monkeypatch, what, new):
+    """Half a save could be read with the wrong number of heads."""
+    first = load_gpt2(REFERENCE)
+    if not new:
+        save_gpt2(first, tmp_path)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    write, replace_file = Path.write_bytes, os.replace
+
+    def write_bytes(file, content):
+        if what == "write_bytes" and "config" in file.name:
+            raise OSError(28, "No space left on device")
+        return write(file, content)
+
+    def replace_or_fail(source, target):
+        failing = "config.json" if what == "replace" else "model.safetensors"
+        if what != "write_bytes" and Path(target).name == failing:
+            raise OSError(13, "Permission denied")
+        replace_file(source, target)
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    monkeypatch.setattr(os, "replace", replace_or_fail)
+    other = GPTModel(replace(first.cfg, n_heads=8))
+    with pytest.raises(OSError, match="No space|Permission"):
+        save_gpt2(other, tmp_path)
+    files = tmp_path.glob("*[!d]")  # without *.unfinished
+    assert {file: file.read_bytes() for file in files} == before
+
+
+SETTING_OF_NUMBERS = pytest.mark.parametrize(
+    ("dtype", "device"),
+    [(torch.bfloat16, "cpu"), (torch.float64, "cpu"), (torch.float32, "meta")],
+)
+
+
+@pytest.fixture
+def defaults():
+    yield lambda dtype, device: (
+        torch.set_default_dtype(dtype),
+        torch.set_default_device(device),
+    )
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+
+
+@SETTING_OF_NUMBERS
+def test_files_do_not_depend_on_the_callers_defaults(tmp_path, defaults, dtype, device):
+    expected = load_gpt2(REFERENCE)
+    no_bias = GPTModel(GPTConfig(17, 9, 24, 4, 1))
+    save_gpt2(no_bias, tmp_path / "before")
+    defaults(dtype, device)
+    model = load_gpt2(REFERENCE)
+    for name, parameter in expected.named_parameters():
+        assert model.get_parameter(name).dtype == torch.float32
+        assert torch.equal(model.get_parameter(name), parameter), name
+    assert torch.equal(model(EXPECTED["ids"]), expected(EXPECTED["ids"]))
+    save_gpt2(no_bias, tmp_path / "after")
+    for name in ("model.safetensors", "config.json"):
+        before, after = ((tmp_path / d / name) for d in ("before", "after"))
+        assert before.read_bytes() == after.read_bytes()
+
+
+@SETTING_OF_NUMBERS
+def test_what_gets_a_model_or_ids_goes_by_them(monkeypatch, defaults, dtype, device):
+    """… and not by the defaults of the caller."""
+    accelerator = torch.device("cpu:0")  # pretended, and it computes the same
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: accelerator)
+    model = load_gpt2(REFERENCE)
+    ids = EXPECTED["ids"].flatten() % 40
+    results = []
+    for settings in ((torch.float32, "cpu"), (dtype, device)):
+        defaults(*settings)
+        seed = torch.Generator("cpu").manual_seed(1)
+        inputs, targets = gpt_helpers.draw_windows(ids, 3, 8, seed)
+        quick = gpt_helpers.quicken(model, torch.int8)
+        with torch.no_grad():
+            results.append([inputs, targets, model(inputs), quick(inputs)])
+        results[-1].append(generate_text(model, inputs[:, :4], 5))
+        results[-1].append(gpt_helpers.rotate_pairs(quick(inputs)[None]))
+        assert gpt_helpers.evaluate_loss(model, ids) > 0
+        seen = set()
+        watch = register_module_forward_hook(lambda *call: seen.add(call[2].dtype))
+        with watch:
+            assert gpt_helpers.pick_device() == accelerator
+        assert seen == {torch.float32}
+    for before, after in zip(*results, strict=True):
+        assert before.dtype == after.dtype and torch.equal(before, after)
 
 
 def test_the_stored_tiny_gpt_is_lesson_8s_and_small(tmp_path):
