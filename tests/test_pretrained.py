@@ -523,7 +523,7 @@ def test_what_gets_a_model_or_ids_goes_by_them(monkeypatch, defaults, dtype, dev
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: accelerator)
     model = load_gpt2(REFERENCE)
     ids = EXPECTED["ids"].flatten() % 40
-    results = []
+    results, seen = [], set()
     for settings in ((torch.float32, "cpu"), (dtype, device)):
         defaults(*settings)
         seed = torch.Generator("cpu").manual_seed(1)
@@ -534,7 +534,6 @@ def test_what_gets_a_model_or_ids_goes_by_them(monkeypatch, defaults, dtype, dev
         results[-1].append(generate_text(model, inputs[:, :4], 5))
         results[-1].append(gpt_helpers.rotate_pairs(quick(inputs)[None]))
         assert gpt_helpers.evaluate_loss(model, ids) > 0
-        seen = set()
         watch = register_module_forward_hook(lambda *call: seen.add(call[2].dtype))
         with watch:
             assert gpt_helpers.pick_device() == accelerator
