@@ -1473,7 +1473,7 @@ def save_gpt2(model: GPTModel, path: str | Path, dtype=torch.float32) -> None:
             str(kind).removeprefix("torch.") for kind in GPT2_KINDS.values()
         )
         raise ValueError(f"dtype: {kinds}, not {dtype}")
-    file = Path(os.path.expanduser(path))
+    file = Path(path).expanduser()
     file = file if file.suffix == ".safetensors" else file / "model.safetensors"
     tensors, config = join_gpt2_tensors(model, dtype), file.with_name("config.json")
     new = _config_text(model.cfg).encode()

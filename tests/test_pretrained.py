@@ -830,6 +830,7 @@ def test_another_file_than_the_published_one_is_deleted(nothing, monkeypatch):
 
 SETTINGS = """
 import sys
+import ipykernel.zmqshell  # as in a notebook, where tqdm asks for ipywidgets
 sys.modules["pwd"] = None  # and no HOME: nobody knows a home folder
 import gpt_helpers
 assert "huggingface_hub" not in sys.modules, "it takes a while to import"
@@ -853,13 +854,14 @@ def test_the_settings_of_the_library_count_without_a_home_folder(nothing):
             capture_output=True,
             text=True,
             check=True,
-        ).stdout.splitlines()
+        )
 
     with serving() as server:
-        before, after = run(HF_ENDPOINT=server.address)
+        before, after = run(HF_ENDPOINT=server.address).stdout.splitlines()
         assert before == "None" and Path(after).read_bytes() == CONTENT
         assert Path(after).is_relative_to(nothing / "hf" / "hub")
-        assert run(HF_HUB_OFFLINE="1") == [after, after]
+        offline = run(HF_HUB_OFFLINE="1")
+        assert offline.stdout.splitlines() == [after, after] and not offline.stderr
 
 
 def test_the_published_file_is_the_one_that_the_documentation_names():
