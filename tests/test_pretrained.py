@@ -230,6 +230,12 @@ def test_a_folder_and_the_file_in_it_are_the_same(checkpoint, monkeypatch):
     other_name = folder / "weights.safetensors"
     (folder / "model.safetensors").rename(other_name)
     assert gap_to_reference(load_gpt2(other_name)) < 1e-4
+    with_a_dot = folder.rename(folder.with_name("gpt2-v1.5"))
+    other_name = with_a_dot / other_name.name
+    other_name = other_name.rename(with_a_dot / "model.safetensors")
+    assert find_gpt2(with_a_dot) == find_gpt2(other_name) == other_name
+    no_suffix = other_name.rename(with_a_dot / "weights")
+    assert find_gpt2(no_suffix) == no_suffix
     monkeypatch.setenv("GPT2_DIR", str(REFERENCE))
     assert gap_to_reference(load_gpt2()) < 1e-4
 
