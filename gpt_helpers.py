@@ -11,12 +11,10 @@ import argparse
 import copy
 import functools
 import hashlib
-import http.client
 import json
 import math
 import os
 import re
-import urllib.request
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -676,7 +674,7 @@ class Int8Linear(nn.Module):
     def __init__(self, linear: nn.Linear):
         super().__init__()
         whole, scale = quantize_rows(linear.weight.detach())
-        scale, zero = scale.flatten().double(), torch.zeros(len(whole)).long()
+        scale, zero = scale.flatten().double(), torch.zeros_like(scale).flatten().long()
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             whole = torch._make_per_channel_quantized_tensor(whole, scale, zero, 0)
         bias = None if linear.bias is None else linear.bias.detach()
@@ -759,8 +757,9 @@ def draw_windows(
     """
     if len(ids) <= length:
         raise ValueError(f"{len(ids)} tokens hold no window of {length} + 1")
-    starts = torch.randint(len(ids) - length, (batch_size, 1), generator=generator)
-    places = starts + torch.arange(length + 1)
+    size, cpu = (batch_size, 1), torch.device("cpu")
+    starts = torch.randint(len(ids) - length, size, generator=generator, device=cpu)
+    places = starts + torch.arange(length + 1, device=cpu)
     windows = ids[places]
     return windows[:, :-1], windows[:, 1:]
 
@@ -972,9 +971,9 @@ def pick_device() -> torch.device:
         return cpu
     device = torch.accelerator.current_accelerator()
     cfg = GPTConfig(32, 16, emb_dim=32, n_heads=4, n_layers=2, drop_rate=0.0)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), cpu:
         torch.default_generator.manual_seed(0)
-        model = GPTModel(cfg)
+        model = GPTModel(cfg).float()
     results = []
     try:
         for place in (cpu, device):
@@ -1090,9 +1089,10 @@ def train(
     return history
 
 
-GPT2_ADDRESS = (
-    "https://huggingface.co/openai-community/gpt2/resolve/main/model.safetensors"
-)
+# The smallest GPT-2 on Hugging Face: its name there today and before 2024, the commit,
+# and the SHA-256 of its model.safetensors.
+GPT2_REPOSITORIES = "openai-community/gpt2", "gpt2"
+GPT2_REVISION = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 GPT2_SHA256 = "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707"
 
 # GPT-2 as published: each tensor's name, its shape in letters, and the parameters of
@@ -1136,6 +1136,15 @@ GPT2_FIXED = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "add_cross_attention": False,
+}
+
+
+# The kinds of numbers that a published file may hold.
+GPT2_KINDS = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
 }
 
 
@@ -1212,7 +1221,7 @@ def gpt2_config(file: Path, header: dict) -> GPTConfig:
     config = file.with_name("config.json")
     try:
         if config.exists():
-            facts = dict(json.loads(config.read_text(encoding="utf-8")))
+            facts = dict(json.loads(config.read_text(encoding="utf-8-sig")))
         for name, expected in (GPT2_FIXED | sizes).items():
             if facts.get(name, expected) != expected:
                 raise ValueError(f"{name} is {facts[name]!r}, not {expected!r}")
@@ -1244,110 +1253,107 @@ def check_gpt2_tensors(
             wrong.append(f"{name} is unexpected")
         elif shape != expected[name]:
             wrong.append(f"{name} has shape {shape}, not {expected[name]}")
-        elif kind not in ("F64", "F32", "F16", "BF16"):
+        elif kind not in GPT2_KINDS:
             wrong.append(f"{name} has numbers of kind {kind}")
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise ValueError(f"not this GPT-2: {file}: {', '.join(wrong[:5])}{more}")
 
 
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _discard(cached: Path) -> None:
+    cached.resolve().unlink(missing_ok=True)  # where the cache's link leads
+    cached.unlink(missing_ok=True)
+
+
+def _hub():
+    """Import huggingface_hub where it is needed: that takes a while.
+
+    Its progress bar warns in a notebook that ipywidgets would draw a prettier one.
+    """
+    with warnings.catch_warnings(action="ignore"):
+        from huggingface_hub import file_download
+    return file_download
+
+
 def find_gpt2(path: str | Path | None = None, *, download: bool = False) -> Path | None:
     """Find the file with GPT-2's weights, or return None.
 
     Only the first of these that is there is looked at: ``path``, a folder or a file;
-    the same in the environment variable ``GPT2_DIR``; the cache of Hugging Face's
-    programs; what ``download=True`` has fetched before. The network is used with
-    ``download=True`` alone, if the file is not there.
+    the same in the environment variable ``GPT2_DIR``; the cache of huggingface_hub,
+    whose file counts if its SHA-256 is that of the published 124M. With
+    ``download=True`` alone, and if the cache lacks it, the file is fetched into there.
 
     Raises: FileNotFoundError for a given path without the file, with ``GPT2_DIR`` if
-        it came from there; what ``download_gpt2`` raises.
+        it came from there; ValueError for another file in the cache; what
+        ``download_gpt2`` raises.
     Lesson: 12.
     """
     if given := path or os.environ.get("GPT2_DIR"):
-        file = Path(given).expanduser().absolute()
+        file = Path(os.path.expanduser(given)).absolute()
         if file.suffix != ".safetensors" and not file.is_file():
             file = file / "model.safetensors"
-        if not file.is_file() and not download:
+        if not file.is_file():
             there = sorted(p.name for p in file.parent.glob("*"))[:5]
             no = "no" if path else "GPT2_DIR: no"
             raise FileNotFoundError(f"{no} {file}; in its folder: {there or 'nothing'}")
-    else:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        home = Path(os.environ.get("HF_HOME") or home / "huggingface")
-        cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-        file = DATA_FOLDER / "my-gpt2" / "model.safetensors"
-        for name in ("models--gpt2", "models--openai-community--gpt2"):
-            for cached in sorted(cache.glob(f"{name}/snapshots/*/{file.name}")):
-                file = cached if cached.is_file() else file
-    if not file.is_file():
-        return download_gpt2(file) if download else None
-    return file
+        return file
+    others = {}
+    for name in GPT2_REPOSITORIES:
+        for revision in (GPT2_REVISION, "main"):
+            load = _hub().try_to_load_from_cache
+            file = load(name, "model.safetensors", revision=revision)
+            if isinstance(file, str) and file not in others:
+                others[file] = _sha256(Path(file))
+                if others[file] == GPT2_SHA256:
+                    return Path(file)
+    if download:
+        return download_gpt2()
+    for file, sha256 in others.items():
+        raise ValueError(
+            f"damaged, or not the published GPT-2: {file}: its SHA-256 is {sha256}, not "
+            f"{GPT2_SHA256}; download=True fetches the right one"
+        )
+    return None
 
 
-def receive(address: str, part: Path, timeout: float) -> None:
-    """Append to a file what it still lacks of ``address``, and show how far it is.
+def download_gpt2() -> Path:
+    """Fetch the published GPT-2 124M, 548 MB, into the cache of huggingface_hub.
 
-    Raises: OSError if the connection fails, is silent for ``timeout`` seconds, or is
-        closed too early.
-    Lesson: 12.
-    """
-    done = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(address)
-    if done:
-        request.add_header("Range", f"bytes={done}-")
-    with urllib.request.urlopen(request, timeout=timeout) as answer:
-        if answer.status != 206:  # all of it comes, not the rest
-            done = 0
-        total = done + int(answer.headers.get("Content-Length", 0))
-        with open(part, "ab" if done else "wb") as file:
-            while piece := answer.read(1 << 20):
-                file.write(piece)
-                done += len(piece)
-                print(f"\r{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", end="")
-        print()
-    if done < total:
-        raise ConnectionError(f"closed after {done:,} of {total:,} bytes")
-
-
-def download_gpt2(
-    file: str | Path,
-    address: str = GPT2_ADDRESS,
-    sha256: str = GPT2_SHA256,
-    timeout: float = 30.0,
-) -> Path:
-    """Fetch the published GPT-2 124M, 548 MB.
-
-    What has come is kept beside ``file``, under a name that ends in .part; after an
-    interruption the next call goes on there. The file gets its name once its SHA-256
-    is right. In a folder that is there the file is called model.safetensors.
+    That library's own settings count, such as HF_HOME (the place), HF_ENDPOINT (a
+    mirror), HF_HUB_OFFLINE and HF_HUB_DISABLE_TELEMETRY. It goes on after a broken
+    connection, but not after the program has ended.
 
     Raises: OSError, saying why and what to do, if the download stops; ValueError if
-        another file comes.
+        another file comes, which is deleted.
     Lesson: 12.
     """
-    file = Path(file).expanduser()
-    file = file / "model.safetensors" if file.is_dir() else file
-    part = file.with_name(file.name + ".part")
-    file.parent.mkdir(parents=True, exist_ok=True)
+    place = GPT2_REPOSITORIES[0], "model.safetensors"
+    hub, commit = _hub(), GPT2_REVISION
+    if isinstance(old := hub.try_to_load_from_cache(*place, revision=commit), str):
+        _discard(Path(old))
     try:
-        receive(address, part, timeout)
-    except (OSError, http.client.HTTPException) as error:
-        if getattr(error, "code", None) != 416:  # 416: nothing is lacking
-            raise OSError(
-                f"the download stopped: {error}. Whatever has come is in {part}; the "
-                f"next call goes on there. Or fetch {address} in another way and give "
-                "the file's path."
-            ) from error
-    with open(part, "rb") as finished:
-        found = hashlib.file_digest(finished, "sha256").hexdigest()
-    if found != sha256:
-        part.unlink()
+        fetched = hub.hf_hub_download(*place, revision=commit, force_download=True)
+    except Exception as error:
+        first = error  # the library's later ones say less
+        while cause := first.__cause__ or first.__context__:
+            first = cause
+        reason = str(first).partition("\n")[0].rstrip(".") or type(first).__name__
+        raise OSError(
+            f"the download of {place[0]} stopped: {reason}. Try again, or fetch its "
+            "model.safetensors in another way and give the file's path."
+        ) from error
+    if (sha256 := _sha256(Path(fetched))) != GPT2_SHA256:
+        _discard(Path(fetched))
         raise ValueError(
-            f"another file came from {address}, and was deleted: its SHA-256 is "
-            f"{found}, not {sha256}"
+            f"another file came from {place[0]}, and was deleted: its SHA-256 is "
+            f"{sha256}, not {GPT2_SHA256}"
         )
-    os.replace(part, file)
-    return file
+    return Path(fetched)
 
 
 def inspect_gpt2(file: Path) -> tuple[GPTConfig, dict[str, str]]:
@@ -1376,7 +1382,7 @@ def inspect_gpt2(file: Path) -> tuple[GPTConfig, dict[str, str]]:
 
 @torch.no_grad()
 def load_gpt2(path: str | Path | None = None, *, download: bool = False) -> GPTModel:
-    """Return the GPT-2 in a safetensors file, in float32 and in eval mode.
+    """Return the GPT-2 in a safetensors file: on the CPU, in float32, in eval mode.
 
     Everything is checked in the file's header first. Then one tensor at a time is
     copied, so that memory never holds the weights twice. ``find_gpt2`` says where the
@@ -1402,7 +1408,8 @@ def load_gpt2(path: str | Path | None = None, *, download: bool = False) -> GPTM
     if cfg.tied_head and "lm_head.weight" in stored:
         is_table = torch.equal(read("lm_head.weight"), read("wte.weight"))
         cfg = replace(cfg, tied_head=is_table)
-    model = GPTModel(cfg).eval()
+    with torch.device("cpu"):
+        model = GPTModel(cfg).float().eval()
     parameters = dict(model.named_parameters())
     for published, (_, ours) in gpt2_tensors(cfg).items():
         parts = turn_matrix(published, read(published)).chunk(len(ours))
@@ -1412,24 +1419,21 @@ def load_gpt2(path: str | Path | None = None, *, download: bool = False) -> GPTM
 
 
 @torch.no_grad()
-def save_gpt2(model: GPTModel, path: str | Path, dtype=torch.float32) -> None:
-    """Write a model as GPT-2 is published: a safetensors file and a ``config.json``.
+def join_gpt2_tensors(model: GPTModel, dtype=torch.float32) -> dict[str, Tensor]:
+    """Return a model's weights as GPT-2 is published: joined, turned and named so.
 
-    ``path`` is a folder, or a file that ends in .safetensors. A model without biases
-    for queries, keys and values gets zeros there, which change nothing.
+    A model without biases for queries, keys and values gets zeros there, which change
+    nothing.
 
-    Raises: ValueError, naming the parameters, for a model that the layout cannot hold;
-        FileExistsError if the ``config.json`` there is another model's, whose weights
-        could then be read with the wrong number of heads.
+    Raises: ValueError, naming the parameters, for a model that the layout cannot hold.
     Lesson: 12.
     """
-    cfg, file, tensors = model.cfg, Path(path).expanduser(), {}
-    file = file if file.suffix == ".safetensors" else file / "model.safetensors"
+    cfg, tensors = model.cfg, {}
     layout, parameters = gpt2_tensors(cfg), dict(model.named_parameters())
     ours = [name for _, names in layout.values() for name in names]
     for name in ours:
         if not cfg.qkv_bias and ".W_" in name and name.endswith(".bias"):
-            parameters[name] = torch.zeros(cfg.emb_dim)
+            parameters[name] = model.tok_emb.weight.new_zeros(cfg.emb_dim)
     if wrong := parameters.keys() ^ set(ours):
         raise ValueError(f"GPT-2's layout differs in {sorted(wrong)[:5]}")
     for published, (shape, names) in layout.items():
@@ -1437,6 +1441,11 @@ def save_gpt2(model: GPTModel, path: str | Path, dtype=torch.float32) -> None:
         tensors[published] = turn_matrix(published, joined).contiguous()
         if tensors[published].shape != shape:
             raise ValueError(f"{names[0]}: GPT-2's {published} has shape {shape}")
+    return tensors
+
+
+def _config_text(cfg: GPTConfig) -> str:
+    """What the ``config.json`` of a model says."""
     facts = {"vocab_size": cfg.vocab_size, "n_positions": cfg.context_length}
     facts |= {"n_embd": cfg.emb_dim, "n_layer": cfg.n_layers, "n_head": cfg.n_heads}
     facts |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), cfg.drop_rate)
@@ -1444,12 +1453,47 @@ def save_gpt2(model: GPTModel, path: str | Path, dtype=torch.float32) -> None:
     end = 50256 if cfg.vocab_size == 50257 else None  # <|endoftext|>
     facts |= {"bos_token_id": end, "eos_token_id": end}
     facts |= {"architectures": ["GPT2LMHeadModel"]}
-    text, config = json.dumps(facts, indent=2) + "\n", file.with_name("config.json")
-    if config.exists() and not file.exists() and config.read_bytes() != text.encode():
+    return json.dumps(facts, indent=2) + "\n"
+
+
+def save_gpt2(model: GPTModel, path: str | Path, dtype=torch.float32) -> None:
+    """Write a model as GPT-2 is published: a safetensors file and a ``config.json``.
+
+    ``path`` is a folder, or a file that ends in .safetensors. If one of the two files
+    cannot be written, both stay as they were.
+
+    Raises: before a file is touched, what ``join_gpt2_tensors`` raises; ValueError for
+        a ``dtype`` that is not in ``GPT2_KINDS``; FileExistsError if the
+        ``config.json`` there is another model's, whose weights could then be read with
+        the wrong number of heads.
+    Lesson: 12.
+    """
+    if dtype not in GPT2_KINDS.values():
+        kinds = ", ".join(
+            str(kind).removeprefix("torch.") for kind in GPT2_KINDS.values()
+        )
+        raise ValueError(f"dtype: {kinds}, not {dtype}")
+    file = Path(path).expanduser()
+    file = file if file.suffix == ".safetensors" else file / "model.safetensors"
+    tensors, config = join_gpt2_tensors(model, dtype), file.with_name("config.json")
+    new = _config_text(model.cfg).encode()
+    old = config.read_bytes() if config.exists() else None
+    if old not in (None, new) and not file.exists():
         raise FileExistsError(f"{config} is another model's: save in another folder")
+
+    def write_both(unfinished: Path) -> None:
+        save_file(tensors, unfinished, {"format": "pt"})
+        write_whole(config, lambda f: f.write_bytes(new))
+
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, lambda f: save_file(tensors, f, {"format": "pt"}))
-    write_whole(config, lambda f: f.write_bytes(text.encode()))
+    try:
+        write_whole(file, write_both)
+    except BaseException:
+        if old is None:
+            config.unlink(missing_ok=True)
+        elif config.read_bytes() != old:
+            config.write_bytes(old)
+        raise
 
 
 def main(arguments: list[str] | None = None) -> None:
