@@ -243,9 +243,9 @@ class KVCache:
 class MultiHeadAttention(nn.Module):
     """Let each position mix in the values of itself and of earlier positions.
 
-    ``mask`` is True where a key is hidden. It is not part of the state dict, and a
-    mask saved by another implementation under the same name is ignored. With a
-    ``cache``, x holds only the tokens that follow the cached ones. In training the
+    The causal mask, True where a key is hidden, is made where it is used: nothing has
+    to be saved, moved or kept whole. A mask that another implementation saved under
+    the name ``mask`` is ignored. With a ``cache``, x holds only the tokens that follow the cached ones. In training the
     weights are written out, as dropout acts on them; else PyTorch's own attention
     computes the same without storing them.
 
@@ -264,8 +264,6 @@ class MultiHeadAttention(nn.Module):
         self.W_value = nn.Linear(cfg.emb_dim, cfg.emb_dim, bias=cfg.qkv_bias)
         self.out_proj = nn.Linear(cfg.emb_dim, cfg.emb_dim)
         self.dropout = nn.Dropout(cfg.drop_rate)
-        square = torch.ones(cfg.context_length, cfg.context_length, dtype=torch.bool)
-        self.register_buffer("mask", square.triu(diagonal=1), persistent=False)
         self.register_load_state_dict_pre_hook(self._ignore_saved_mask)
 
     @staticmethod
@@ -274,6 +272,10 @@ class MultiHeadAttention(nn.Module):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
+
+    def _hidden(self, x: Tensor, start: int) -> Tensor:
+        T, S = x.shape[1], start + x.shape[1]
+        return torch.ones(T, S, dtype=torch.bool, device=x.device).triu(start + 1)
 
     def forward(self, x: Tensor, cache: KVCache | None = None, layer=0) -> Tensor:
         start = cache.length if cache is not None else 0
@@ -284,9 +286,8 @@ class MultiHeadAttention(nn.Module):
             queries, keys = rotate_pairs(queries, start), rotate_pairs(keys, start)
         if cache is not None:
             keys, values = cache.extend(layer, keys, values)  # (B, H, S, D)
-        end = start + x.shape[1]
         if self.training:
-            hidden = torch.where(self.mask[start:end, :end], -torch.inf, 0.0)  # (T, S)
+            hidden = torch.where(self._hidden(x, start), -torch.inf, 0.0)  # (T, S)
             scores = torch.baddbmm(
                 hidden.to(queries.dtype),
                 queries.flatten(0, 1),
@@ -301,7 +302,7 @@ class MultiHeadAttention(nn.Module):
                 queries,
                 keys,
                 values,
-                attn_mask=~self.mask[start:end, :end] if chunk else None,
+                attn_mask=~self._hidden(x, start) if chunk else None,
                 is_causal=start == 0,
             )
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
