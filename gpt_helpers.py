@@ -476,8 +476,10 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     Source: Holtzman et al. 2020, The Curious Case of Neural Text Degeneration,
         section 3.1 (nucleus sampling).
     """
+    if p == 1:
+        return logits
     ordered, order = logits.sort(dim=-1, descending=True)  # (B, V)
-    probabilities = ordered.softmax(dim=-1)
+    probabilities = ordered.softmax(dim=-1, dtype=torch.float32)
     mass_before = probabilities.cumsum(dim=-1) - probabilities
     ordered = ordered.masked_fill(mass_before >= p, -torch.inf)
     ordered[:, 0] = logits.amax(dim=-1)
@@ -502,6 +504,7 @@ def sample_next_token(
     """
     if temperature < 1e-6:
         return logits.argmax(dim=-1, keepdim=True)
+    logits = logits.float()
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     if top_k is not None:
         logits = keep_top_k(logits, top_k)

@@ -479,6 +479,47 @@ def test_a_low_temperature_still_draws_and_does_not_overflow():
     assert set(drawn.flatten().tolist()) == {0, 1}
 
 
+def test_from_a_millionth_on_the_temperature_counts():
+    even = torch.zeros(200, 2)
+    assert sample_next_token(even, temperature=2e-6).unique().tolist() == [0, 1]
+    assert sample_next_token(even, temperature=9e-7).unique().tolist() == [0]
+
+
+DTYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tokens_are_drawn_in_float32_with_none_for_the_forbidden(monkeypatch, dtype):
+    """In 16 bits multinomial draws, now and then, what has no probability."""
+    shares, multinomial = [], torch.multinomial
+    monkeypatch.setattr(
+        torch, "multinomial", lambda p, *a, **k: shares.append(p) or multinomial(p, *a)
+    )
+    logits = torch.zeros(3, 5000, dtype=dtype)
+    logits[:, 7], logits[:, 9] = 9, 8
+    sample_next_token(logits, temperature=1.0, top_k=2)
+    assert shares[0].dtype == torch.float32
+    assert shares[0].nonzero()[:, 1].unique().tolist() == [7, 9]
+    expected = torch.tensor([1, math.exp(-1)]) / (1 + math.exp(-1))
+    torch.testing.assert_close(shares[0][0, [7, 9]], expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_top_p_reaches_p_in_every_format_and_1_keeps_all(dtype):
+    generator = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(4, 50257, generator=generator)).to(dtype)
+    shares = logits.double().softmax(dim=-1)
+    for p in (0.5, 0.9, 0.99, 0.999):
+        out = keep_top_p(logits, p)
+        kept = out.isfinite()
+        assert out.dtype == dtype and torch.equal(out[kept], logits[kept])
+        mass = (shares * kept).sum(dim=-1)
+        least = shares.masked_fill(~kept, 1).amin(dim=-1)
+        assert (mass > p - 1e-5).all() and (mass - least < p + 1e-5).all()
+    for p in (1, 1.0):
+        assert torch.equal(keep_top_p(logits, p), logits)
+
+
 def test_a_seeded_generator_repeats_itself(tiny):
     def draw(seed):
         generator = torch.Generator().manual_seed(seed)
