@@ -41,6 +41,11 @@ VOCABULARY_FILES = {
     ),
 }
 
+_WITHOUT_DATA = (
+    " (gpt_helpers stands apart from the project's notebooks/data: install it from the "
+    "project's folder by pip install -e .)"
+)
+
 
 @contextmanager
 def _environment_variable(name: str, value: str):
@@ -76,7 +81,8 @@ def get_tokenizer():
     for name, expected in VOCABULARY_FILES.items():
         path = folder / name
         if not path.is_file():
-            raise ValueError(f"vocabulary file missing: {path}")
+            hint = "" if DATA_FOLDER.is_dir() else _WITHOUT_DATA
+            raise ValueError(f"vocabulary file missing: {path}{hint}")
         if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
             raise ValueError(
                 f"vocabulary file damaged (its SHA-256 is not {expected}): {path}"

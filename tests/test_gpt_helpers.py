@@ -646,6 +646,16 @@ def test_a_bad_vocabulary_file_is_named_and_never_deleted(own_cache, name, harm)
     assert path.exists() == (harm == "damaged")
 
 
+def test_a_module_without_its_data_says_so_in_one_sentence(tmp_path):
+    """As ``pip install .`` leaves it."""
+    shutil.copy(MODULE, tmp_path)
+    result = run_python("-c", ENCODE, folder=tmp_path, TIKTOKEN_CACHE_DIR="")
+    last_line = result.stderr.strip().splitlines()[-1]
+    assert last_line.startswith("ValueError: vocabulary file missing")
+    assert last_line.endswith("by pip install -e .)")
+    assert "pip" not in run_python("-c", ENCODE, folder=MODULE.parent).stderr
+
+
 # --- the module as a program and as a text ----------------------------------------
 
 
