@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import sys
 import urllib.request
 import warnings
 from collections.abc import Callable
@@ -1479,4 +1480,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="replace")  # some terminals lack some characters
     main()

@@ -664,8 +664,32 @@ def test_importing_the_module_leaves_matplotlib_alone():
     assert run_python("-c", code).stdout.strip() == "False"
 
 
-def test_the_module_runs_as_a_program_and_says_it_is_untrained(tmp_path):
-    result = run_python(str(MODULE), "Hello, I am", folder=tmp_path)
+def test_the_module_as_a_program_says_that_it_is_untrained(capsys):
+    gpt_helpers.main(["Hello, I am"])
+    warning, text = capsys.readouterr().out.splitlines()
+    assert warning.startswith("This model is untrained")
+    assert text == "Hello, I am Featureiman Byeswickattribute argue"
+    with pytest.raises(SystemExit):
+        gpt_helpers.main([""])
+    assert "the text is empty" in capsys.readouterr().err
+
+
+def test_the_program_takes_the_end_of_text_for_letters(monkeypatch, capsys):
+    read = []
+    monkeypatch.setattr(
+        gpt_helpers, "GPT_CONFIG_124M", GPTConfig(emb_dim=2, n_heads=1, n_layers=1)
+    )
+    monkeypatch.setattr(
+        gpt_helpers, "generate_text", lambda _, idx, n: read.append((idx, n)) or idx
+    )
+    gpt_helpers.main(["<|endoftext|>"])
+    (idx, n), *_ = read
+    assert idx.tolist() == [[27, 91, 437, 1659, 5239, 91, 29]] and n == 6
+    assert "\n<|endoftext|>\n" in capsys.readouterr().out
+
+
+def test_the_program_runs_in_a_terminal_that_lacks_the_characters(tmp_path):
+    result = run_python(str(MODULE), "你好", folder=tmp_path, PYTHONIOENCODING="cp1252")
     assert result.returncode == 0, result.stderr
     assert "untrained" in result.stdout
     assert "Hello, I am Feature" in result.stdout
