@@ -714,7 +714,9 @@ def quicken(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     device = next(model.parameters()).device
     if dtype == torch.int8 and device.type != "cpu":
         raise ValueError(f"int8 is for a model on the CPU, not on {device}")
-    kept = dtype if dtype in (torch.float16, torch.bfloat16) else None
+    if any(hasattr(module, "packed") for module in model.modules()):
+        raise ValueError("this copy has int8 layers already: quicken its original")
+    kept = torch.float32 if dtype == torch.int8 else dtype
     tensors = {id(buffer): buffer for buffer in model.buffers()}
     for weight in model.parameters():
         tensors[id(weight)] = nn.Parameter(
@@ -723,7 +725,7 @@ def quicken(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     quick = copy.deepcopy(model, tensors)
     for module in list(quick.modules()):
         for name, child in module.named_children():
-            if type(child) is nn.Linear and dtype == torch.int8:
+            if type(child) in (nn.Linear, RowLinear) and dtype == torch.int8:
                 setattr(module, name, Int8Linear(child))
             elif type(child) is nn.Linear:
                 child.__class__ = RowLinear
