@@ -421,7 +421,7 @@ class GPTModel(nn.Module):
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Count the numbers that training would set. A shared tensor counts once.
+    """Count a model's parameters, frozen ones too. A shared tensor counts once.
 
     Lesson: 6.
     """
@@ -787,7 +787,22 @@ def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor
         Pre-Training, section 3.1.
     """
     logits = model(inputs)  # (B, T, V)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten().long())
+
+
+def check_text(ids: Tensor, cfg: GPTConfig) -> None:
+    """Refuse a text that a model of this configuration cannot be trained on.
+
+    Shapes: (N), integers, N more than the context length.
+    Raises: ValueError for another shape or length; what ``check_token_ids`` raises.
+    Lesson: 8.
+    """
+    if not isinstance(ids, Tensor) or ids.ndim != 1:
+        shape = list(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
+        raise ValueError(f"a text must be a tensor (N) of token ids, not {shape}")
+    if len(ids) <= (T := cfg.context_length):
+        raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
+    check_token_ids(ids[:, None], cfg)
 
 
 @torch.no_grad()
@@ -797,9 +812,10 @@ def evaluate_loss(model: nn.Module, ids: Tensor, batch_size: int = 32) -> float:
     A last stretch shorter than the context length is left out.
 
     Shapes: (N) -> a number, in nats per token.
-    Raises: ValueError if the text is shorter than one window and its last target.
+    Raises: what ``check_text`` raises.
     Lesson: 8.
     """
+    check_text(ids, model.cfg)
     T = model.cfg.context_length
     n_windows = (len(ids) - 1) // T
     if n_windows < 1:
@@ -840,15 +856,17 @@ class TrainingPlan:
         least = {"n_steps": 1, "batch_size": 1, "eval_every": 1}
         for name, low in (least | {"warmup_steps": 0, "seed": 0}).items():
             value = getattr(self, name)
-            if type(value) is not int or value < low:
-                raise ValueError(f"{name} must be an integer ≥ {low}, not {value!r}")
+            if type(value) is not int or not low <= value < 2**64:
+                raise ValueError(f"{name} is no integer in [{low}, 2**64): {value!r}")
         for name in ("learning_rate", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be > 0, not {getattr(self, name)!r}")
-        if not 0 <= self.final_rate <= 1:
-            raise ValueError(f"final_rate must be in [0, 1], not {self.final_rate!r}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay must be ≥ 0, not {self.weight_decay!r}")
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise ValueError(f"{name} must be in (0, ∞), not {value!r}")
+        rate, decay = self.final_rate, self.weight_decay
+        if not (isinstance(rate, int | float) and 0 <= rate <= 1):
+            raise ValueError(f"final_rate must be in [0, 1], not {rate!r}")
+        if not (isinstance(decay, int | float) and 0 <= decay < math.inf):
+            raise ValueError(f"weight_decay must be in [0, ∞), not {decay!r}")
         if type(self.bf16) is not bool:
             raise ValueError(f"bf16 must be True or False, not {self.bf16!r}")
 
@@ -896,36 +914,65 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     Lesson: 8.
     """
     unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.unlink(missing_ok=True)
+    unfinished.touch()  # with the mode that your new files have
+    mode = (path if path.exists() else unfinished).stat().st_mode
     write(unfinished)
     with open(unfinished, "rb+") as file:
         os.fsync(file.fileno())
+    unfinished.chmod(mode)
     os.replace(unfinished, path)
 
 
-def save_checkpoint(path, model, optimizer, plan, history: list[dict]) -> None:
-    """Write model, optimizer, plan and history into one safetensors file.
+def named_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters by name, without what ``torch.compile`` adds to the names.
 
     Lesson: 8.
     """
-    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    for number, state in optimizer.state_dict()["state"].items():
-        for key, value in state.items():
-            tensors[f"optimizer.{number}.{key}"] = value
-    facts = {"config": asdict(model.cfg), "plan": asdict(plan), "history": history}
+    return {n.replace("_orig_mod.", ""): p for n, p in model.named_parameters()}
+
+
+def digest_texts(train_ids: Tensor, validation_ids: Tensor) -> dict[str, str]:
+    """What a checkpoint notes of its two texts: 16 digits of a SHA-256 each.
+
+    Lesson: 8.
+    """
+    texts = {"train": train_ids, "validation": validation_ids}
+    whole = {name: ids.cpu().long().numpy().tobytes() for name, ids in texts.items()}
+    return {name: hashlib.sha256(w).hexdigest()[:16] for name, w in whole.items()}
+
+
+def save_checkpoint(path, model, optimizer, plan, text, history: list[dict]) -> None:
+    """Write model, optimizer, plan, text and history into one safetensors file.
+
+    ``text`` is what ``digest_texts`` says of the texts. AdamW's averages lie under the
+    names of their parameters, as zeros where there are none yet.
+
+    Lesson: 8.
+    """
+    tensors = {}
+    for name, weight in named_weights(model).items():
+        tensors[f"model.{name}"] = weight.detach()
+        if weight.requires_grad:
+            state = {k: torch.zeros_like(weight) for k in ("exp_avg", "exp_avg_sq")}
+            state |= {"step": torch.zeros(())} | optimizer.state.get(weight, {})
+            tensors |= {f"optimizer.{name}.{k}": value for k, value in state.items()}
+    facts = {"config": asdict(model.cfg), "plan": asdict(plan)}
+    facts |= {"text": text, "history": history}
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     metadata = {name: json.dumps(fact) for name, fact in facts.items()}
     write_whole(Path(path), lambda file: save_file(tensors, file, metadata))
 
 
 @torch.no_grad()
-def load_checkpoint(path, model, optimizer=None, plan=None) -> list[dict]:
+def load_checkpoint(path, model, optimizer=None, plan=None, text=None) -> list[dict]:
     """Fill model and optimizer from a checkpoint and return its history.
 
     Nothing is changed unless all of it fits. Without an optimizer only the model is
-    filled, and the plan is not compared.
+    filled; plan and text are compared if they are given.
 
     Raises: ValueError, naming the file and what is wrong: damaged or no checkpoint, of
-        another configuration, of another plan, or with other tensors.
+        another configuration, plan or text, or with other tensors.
     Lesson: 8.
     """
     try:
@@ -947,15 +994,17 @@ def load_checkpoint(path, model, optimizer=None, plan=None) -> list[dict]:
                 f"{k} {saved.get(k)!r}, not {expected[k]!r}" for k in differing
             )
             raise ValueError(f"checkpoint of another {name}: {path} has {shown}")
-    weights = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    shapes = {name: weight.shape for name, weight in weights.items()}
+    weights = named_weights(model)
+    shapes = {f"model.{name}": weight.shape for name, weight in weights.items()}
     if optimizer is None:
         tensors = {n: t for n, t in tensors.items() if n.startswith("model.")}
     else:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for number, p in enumerate(parameters):
-            averages = {"step": (), "exp_avg": p.shape, "exp_avg_sq": p.shape}
-            shapes |= {f"optimizer.{number}.{k}": s for k, s in averages.items()}
+        names = {p: name for name, p in weights.items()}
+        order = [names[p] for group in optimizer.param_groups for p in group["params"]]
+        for name in order:
+            averages = dict.fromkeys(("exp_avg", "exp_avg_sq"), weights[name].shape)
+            averages["step"] = ()
+            shapes |= {f"optimizer.{name}.{k}": s for k, s in averages.items()}
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if shapes != found:
         wrong = [n for n in shapes | found if shapes.get(n) != found.get(n)]
@@ -963,12 +1012,13 @@ def load_checkpoint(path, model, optimizer=None, plan=None) -> list[dict]:
     if optimizer is not None:
         numbers = range(len(parameters))
         state = {
-            i: {k: tensors[f"optimizer.{i}.{k}"] for k in averages} for i in numbers
+            number: {k: tensors[f"optimizer.{name}.{k}"] for k in averages}
+            for number, name in enumerate(order)
         }
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     for name, weight in weights.items():
-        weight.copy_(tensors[name])
+        weight.copy_(tensors[f"model.{name}"])
     return facts["history"]
 
 
@@ -1000,7 +1050,7 @@ def pick_device() -> torch.device:
         warnings.warn(f"{device} cannot compute a small model: not used ({error})")
         return cpu
     gaps = [(a - b).abs().max() / a.abs().max() for a, b in zip(*results, strict=True)]
-    if max(gaps) < 1e-3:
+    if all(gap < 1e-3 for gap in gaps):  # max would overlook a gap that is no number
         return device
     warnings.warn(f"{device} computes other numbers than the processor: not used")
     return cpu
@@ -1009,10 +1059,15 @@ def pick_device() -> torch.device:
 def make_optimizer(model: nn.Module, plan: TrainingPlan) -> torch.optim.AdamW:
     """AdamW that shrinks matrices only, not biases and norms.
 
+    Parameters that are frozen, without ``requires_grad``, are left out.
+
+    Raises: ValueError if all of them are.
     Lesson: 8.
     Source: Loshchilov, Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
     """
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("nothing to train: every parameter is frozen")
     matrices = [p for p in parameters if p.ndim >= 2]
     vectors = [p for p in parameters if p.ndim < 2]
     groups = [
@@ -1046,6 +1101,22 @@ def training_step(model, optimizer, train_ids, plan: TrainingPlan, step: int) ->
     return loss.item()
 
 
+def check_place(path: Path) -> None:
+    """Refuse a path at which ``write_whole`` could not put a file.
+
+    Raises: ValueError, naming it and what is wrong.
+    Lesson: 8.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"checkpoint must be a file in a folder, not {path}")
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        unfinished.touch()
+        unfinished.unlink()
+    except OSError as error:
+        raise ValueError(f"no checkpoint can be written: {path} ({error})") from error
+
+
 def train(
     model: nn.Module,
     train_ids: Tensor,
@@ -1059,35 +1130,32 @@ def train(
 
     Each row has the ``step``, the mean training loss since the row before, and the
     loss over all validation windows. With a ``checkpoint``, each row is also saved
-    there, and a file that is there already is continued: to the same losses as
-    without the stop, as each step draws its windows and dropout from its own seed.
+    there, and a file that is there already is continued, if plan and texts are the
+    same: to the losses of a run without the stop, as each step draws its windows and
+    dropout from its own seed.
     ``show(step, history)`` is called after every step.
 
     Shapes: train_ids (N), validation_ids (M).
-    Raises: before anything is changed, ValueError for texts shorter than a window and
-        a checkpoint without a folder, and what ``check_token_ids`` and
+    Raises: before anything is changed, what ``check_text``, ``check_place`` and
         ``load_checkpoint`` raise; FloatingPointError, naming the step, for a loss that
         is no number any more. The last checkpoint stays as it was.
     Lesson: 8.
     """
     for ids in (train_ids, validation_ids):
-        check_token_ids(ids[:, None], model.cfg)
-        if len(ids) <= (T := model.cfg.context_length):
-            raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
+        check_text(ids, model.cfg)
     optimizer = make_optimizer(model, plan)
     history: list[dict] = []
     if checkpoint is not None:
-        place = Path(checkpoint)
-        if place.is_dir() or not place.parent.is_dir():
-            raise ValueError(f"checkpoint must be a file in a folder, not {place}")
+        check_place(place := Path(checkpoint))
+        text = digest_texts(train_ids, validation_ids)
         if place.exists():
-            history = load_checkpoint(place, model, optimizer, plan)
+            history = load_checkpoint(place, model, optimizer, plan, text)
     first = history[-1]["step"] if history else 0
     losses = []
     model.train()
     with torch.random.fork_rng():
         for step in range(first, plan.n_steps):
-            torch.manual_seed(plan.seed * 1_000_003 + step)
+            torch.manual_seed((plan.seed * 1_000_003 + step) % 2**64)
             losses.append(training_step(model, optimizer, train_ids, plan, step))
             if (step + 1) % plan.eval_every == 0 or step + 1 == plan.n_steps:
                 row = {"step": step + 1, "train": sum(losses) / len(losses)}
@@ -1097,7 +1165,7 @@ def train(
                 history.append(row)
                 losses.clear()
                 if checkpoint is not None:
-                    save_checkpoint(checkpoint, model, optimizer, plan, history)
+                    save_checkpoint(place, model, optimizer, plan, text, history)
             if show is not None:
                 show(step + 1, history)
     return history
