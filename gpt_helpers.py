@@ -102,8 +102,8 @@ class GPTConfig:
     ``positions="rotary"`` rotates queries and keys instead of adding a table's rows.
 
     Raises: ValueError, naming the field and its value, for a size that is not a
-        positive integer, heads that do not divide the width, dropout outside [0, 1),
-        positions of another kind, rotary ones with an odd head size.
+        positive integer, heads that do not divide the width, dropout outside [0, 1), a
+        switch that is no bool, positions of another kind, rotary ones with an odd head size.
     Lesson: 1; ``tied_head`` in 6, ``positions`` in 9.
     Source: Radford et al. 2019, section 2.3 and table 2.
     """
@@ -121,21 +121,21 @@ class GPTConfig:
     def __post_init__(self):
         sizes = "vocab_size", "context_length", "emb_dim", "n_heads", "n_layers"
         for name in sizes:
-            size = getattr(self, name)
-            if type(size) is not int or size < 1:
+            if type(size := getattr(self, name)) is not int or size < 1:
                 raise ValueError(f"{name} must be a positive integer, not {size!r}")
-        if self.emb_dim % self.n_heads:
-            raise ValueError(
-                f"n_heads={self.n_heads} does not divide emb_dim={self.emb_dim}"
-            )
-        if not 0 <= self.drop_rate < 1:
+        C, H = self.emb_dim, self.n_heads
+        if C % H:
+            raise ValueError(f"n_heads={H} does not divide emb_dim={C}")
+        if not (isinstance(self.drop_rate, int | float) and 0 <= self.drop_rate < 1):
             raise ValueError(f"drop_rate must be in [0, 1), not {self.drop_rate!r}")
+        for name in ("qkv_bias", "tied_head"):
+            if type(value := getattr(self, name)) is not bool:
+                raise ValueError(f"{name} must be True or False, not {value!r}")
         if self.positions not in ("learned", "rotary"):
             raise ValueError(f"positions: learned or rotary, not {self.positions!r}")
-        if self.positions == "rotary" and self.emb_dim // self.n_heads % 2:
+        if self.positions == "rotary" and C // H % 2:
             raise ValueError(
-                f"rotary positions need an even head size, not "
-                f"{self.emb_dim}/{self.n_heads} = {self.emb_dim // self.n_heads}"
+                f"rotary positions need an even head size, not {C}/{H} = {C // H}"
             )
 
 
@@ -347,6 +347,8 @@ def check_token_ids(idx: Tensor, cfg: GPTConfig, cache: KVCache | None = None) -
         that are no integers.
     Lesson: 6; the cache in 10.
     """
+    if not isinstance(idx, Tensor):
+        raise TypeError(f"token ids must be a tensor, not {type(idx).__name__}")
     if idx.ndim != 2 or idx.numel() == 0:
         raise ValueError(
             f"token ids must have a shape (B, T) without zeros, not {tuple(idx.shape)}"
@@ -451,10 +453,12 @@ def generate_text_simple(
     Lesson: 7.
     Source: Radford et al. 2019, section 3 (greedy decoding).
     """
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens must be 0 or more, not {max_new_tokens}")
-    if context_size < 1:
-        raise ValueError(f"context_size must be 1 or more, not {context_size}")
+    if not isinstance(idx, Tensor):
+        raise TypeError(f"token ids must be a tensor, not {type(idx).__name__}")
+    if type(max_new_tokens) is not int or max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens must be 0 or more, not {max_new_tokens!r}")
+    if type(context_size) is not int or context_size < 1:
+        raise ValueError(f"context_size must be 1 or more, not {context_size!r}")
     for _ in range(max_new_tokens):
         logits = model(idx[..., -context_size:])[:, -1, :]  # (B, V)
         next_id = logits.argmax(dim=-1, keepdim=True)  # (B, 1)
@@ -528,13 +532,14 @@ def check_sampling(max_new_tokens, temperature, top_k, top_p, eos_id, cfg) -> No
     """
     if type(max_new_tokens) is not int or max_new_tokens < 0:
         raise ValueError(f"max_new_tokens must be 0, 1, 2 …, not {max_new_tokens!r}")
-    if not 0 <= temperature < math.inf:
+    if not (isinstance(temperature, int | float) and 0 <= temperature < math.inf):
         raise ValueError(f"temperature must be in [0, ∞), not {temperature!r}")
     if top_k is not None and (type(top_k) is not int or top_k < 1):
         raise ValueError(f"top_k must be 1, 2, 3 … or None, not {top_k!r}")
-    if top_p is not None and not 0 < top_p <= 1:
+    if top_p is not None and not (isinstance(top_p, int | float) and 0 < top_p <= 1):
         raise ValueError(f"top_p must be in (0, 1] or None, not {top_p!r}")
-    if eos_id is not None and eos_id not in range(cfg.vocab_size):
+    known = type(eos_id) is int and 0 <= eos_id < cfg.vocab_size
+    if eos_id is not None and not known:
         raise ValueError(f"eos_id {eos_id!r} is outside 0..{cfg.vocab_size - 1}")
 
 
@@ -601,7 +606,9 @@ def generate_text(
     Source: Radford et al. 2019, section 3; Holtzman et al. 2020, section 3.
     """
     check_sampling(max_new_tokens, temperature, top_k, top_p, eos_id, model.cfg)
-    check_token_ids(idx[..., -model.cfg.context_length :], model.cfg)
+    is_tensor = isinstance(idx, Tensor)
+    window = idx[..., -model.cfg.context_length :] if is_tensor else idx
+    check_token_ids(window, model.cfg)
     ended = torch.zeros(idx.shape[0], 1, dtype=torch.bool, device=idx.device)
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     cache = None
@@ -704,9 +711,11 @@ def quicken(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
 
     Without a ``dtype`` it shares the model's weights: it takes no memory, and follows
     the model if that is trained. float16 and bfloat16 copy all weights in that format,
-    int8 those of the linear layers. The model itself is left as it is.
+    int8 those of the linear layers, with the rest in float32. The model itself is
+    left as it is. A quick copy may be copied again, unless it is one in int8, in which
+    the weights are rounded.
 
-    Raises: ValueError for another ``dtype``, or int8 away from a CPU.
+    Raises: ValueError for another ``dtype``, int8 away from a CPU, or a copy in int8.
     Lesson: 11.
     """
     if dtype not in (None, torch.float16, torch.bfloat16, torch.int8):
@@ -818,8 +827,6 @@ def evaluate_loss(model: nn.Module, ids: Tensor, batch_size: int = 32) -> float:
     check_text(ids, model.cfg)
     T = model.cfg.context_length
     n_windows = (len(ids) - 1) // T
-    if n_windows < 1:
-        raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
     ids = ids.to(model.tok_emb.weight.device)
     inputs = ids[: n_windows * T].view(n_windows, T)
     targets = ids[1 : n_windows * T + 1].view(n_windows, T)
@@ -909,7 +916,8 @@ def initialize_like_gpt2(model: nn.Module, generator: torch.Generator) -> None:
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a file beside ``path``, then put it in its place at once.
 
-    A kill at any moment leaves the old file or the new one, never a part.
+    A kill at any moment leaves the old file or the new one, never a part. The file's
+    mode stays as it was; a new file gets the usual one, whatever ``write`` gives it.
 
     Lesson: 8.
     """
@@ -979,16 +987,16 @@ def load_checkpoint(path, model, optimizer=None, plan=None, text=None) -> list[d
         with safe_open(path, "pt") as file:
             facts = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
             tensors = {k: file.get_tensor(k).clone() for k in file.keys()}  # noqa: SIM118
-        kinds = {"config": dict, "plan": dict, "history": list}
+        kinds = {"config": dict, "plan": dict, "text": dict, "history": list}
         missing = [k for k, kind in kinds.items() if type(facts.get(k)) is not kind]
         if missing:
             raise ValueError(f"without {', '.join(missing)}")
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"checkpoint damaged: {path} ({error})") from error
-    ours = {"config": asdict(model.cfg)} | ({"plan": asdict(plan)} if plan else {})
+    ours = {"config": asdict(model.cfg), "plan": plan and asdict(plan), "text": text}
     for name, expected in ours.items():
         saved = facts[name]
-        differing = [k for k in expected if saved.get(k) != expected[k]]
+        differing = [k for k in expected or () if saved.get(k) != expected[k]]
         if differing:
             shown = ", ".join(
                 f"{k} {saved.get(k)!r}, not {expected[k]!r}" for k in differing
@@ -1010,7 +1018,6 @@ def load_checkpoint(path, model, optimizer=None, plan=None, text=None) -> list[d
         wrong = [n for n in shapes | found if shapes.get(n) != found.get(n)]
         raise ValueError(f"checkpoint with other tensors: {path}: {sorted(wrong)[:5]}")
     if optimizer is not None:
-        numbers = range(len(parameters))
         state = {
             number: {k: tensors[f"optimizer.{name}.{k}"] for k in averages}
             for number, name in enumerate(order)
