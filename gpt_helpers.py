@@ -15,6 +15,7 @@ import json
 import math
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -38,6 +39,11 @@ VOCABULARY_FILES = {
         "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
     ),
 }
+
+_WITHOUT_DATA = (
+    " (gpt_helpers stands apart from the project's notebooks/data: install it from the "
+    "project's folder by pip install -e .)"
+)
 
 
 @contextmanager
@@ -74,7 +80,8 @@ def get_tokenizer():
     for name, expected in VOCABULARY_FILES.items():
         path = folder / name
         if not path.is_file():
-            raise ValueError(f"vocabulary file missing: {path}")
+            hint = "" if DATA_FOLDER.is_dir() else _WITHOUT_DATA
+            raise ValueError(f"vocabulary file missing: {path}{hint}")
         if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
             raise ValueError(
                 f"vocabulary file damaged (its SHA-256 is not {expected}): {path}"
@@ -93,8 +100,8 @@ class GPTConfig:
     ``positions="rotary"`` rotates queries and keys instead of adding a table's rows.
 
     Raises: ValueError, naming the field and its value, for a size that is not a
-        positive integer, heads that do not divide the width, dropout outside [0, 1),
-        positions of another kind, rotary ones with an odd head size.
+        positive integer, heads that do not divide the width, dropout outside [0, 1), a
+        switch that is no bool, positions of another kind, rotary ones with an odd head size.
     Lesson: 1; ``tied_head`` in 6, ``positions`` in 9.
     Source: Radford et al. 2019, section 2.3 and table 2.
     """
@@ -112,21 +119,21 @@ class GPTConfig:
     def __post_init__(self):
         sizes = "vocab_size", "context_length", "emb_dim", "n_heads", "n_layers"
         for name in sizes:
-            size = getattr(self, name)
-            if type(size) is not int or size < 1:
+            if type(size := getattr(self, name)) is not int or size < 1:
                 raise ValueError(f"{name} must be a positive integer, not {size!r}")
-        if self.emb_dim % self.n_heads:
-            raise ValueError(
-                f"n_heads={self.n_heads} does not divide emb_dim={self.emb_dim}"
-            )
-        if not 0 <= self.drop_rate < 1:
+        C, H = self.emb_dim, self.n_heads
+        if C % H:
+            raise ValueError(f"n_heads={H} does not divide emb_dim={C}")
+        if not (isinstance(self.drop_rate, int | float) and 0 <= self.drop_rate < 1):
             raise ValueError(f"drop_rate must be in [0, 1), not {self.drop_rate!r}")
+        for name in ("qkv_bias", "tied_head"):
+            if type(value := getattr(self, name)) is not bool:
+                raise ValueError(f"{name} must be True or False, not {value!r}")
         if self.positions not in ("learned", "rotary"):
             raise ValueError(f"positions: learned or rotary, not {self.positions!r}")
-        if self.positions == "rotary" and self.emb_dim // self.n_heads % 2:
+        if self.positions == "rotary" and C // H % 2:
             raise ValueError(
-                f"rotary positions need an even head size, not "
-                f"{self.emb_dim}/{self.n_heads} = {self.emb_dim // self.n_heads}"
+                f"rotary positions need an even head size, not {C}/{H} = {C // H}"
             )
 
 
@@ -241,9 +248,9 @@ class KVCache:
 class MultiHeadAttention(nn.Module):
     """Let each position mix in the values of itself and of earlier positions.
 
-    ``mask`` is True where a key is hidden. It is not part of the state dict, and a
-    mask saved by another implementation under the same name is ignored. With a
-    ``cache``, x holds only the tokens that follow the cached ones. In training the
+    The causal mask, True where a key is hidden, is made where it is used: nothing has
+    to be saved, moved or kept whole. A mask that another implementation saved under
+    the name ``mask`` is ignored. With a ``cache``, x holds only the tokens that follow the cached ones. In training the
     weights are written out, as dropout acts on them; else PyTorch's own attention
     computes the same without storing them.
 
@@ -262,8 +269,6 @@ class MultiHeadAttention(nn.Module):
         self.W_value = nn.Linear(cfg.emb_dim, cfg.emb_dim, bias=cfg.qkv_bias)
         self.out_proj = nn.Linear(cfg.emb_dim, cfg.emb_dim)
         self.dropout = nn.Dropout(cfg.drop_rate)
-        square = torch.ones(cfg.context_length, cfg.context_length, dtype=torch.bool)
-        self.register_buffer("mask", square.triu(diagonal=1), persistent=False)
         self.register_load_state_dict_pre_hook(self._ignore_saved_mask)
 
     @staticmethod
@@ -272,6 +277,10 @@ class MultiHeadAttention(nn.Module):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
+
+    def _hidden(self, x: Tensor, start: int) -> Tensor:
+        T, S = x.shape[1], start + x.shape[1]
+        return torch.ones(T, S, dtype=torch.bool, device=x.device).triu(start + 1)
 
     def forward(self, x: Tensor, cache: KVCache | None = None, layer=0) -> Tensor:
         start = cache.length if cache is not None else 0
@@ -282,9 +291,8 @@ class MultiHeadAttention(nn.Module):
             queries, keys = rotate_pairs(queries, start), rotate_pairs(keys, start)
         if cache is not None:
             keys, values = cache.extend(layer, keys, values)  # (B, H, S, D)
-        end = start + x.shape[1]
         if self.training:
-            hidden = torch.where(self.mask[start:end, :end], -torch.inf, 0.0)  # (T, S)
+            hidden = torch.where(self._hidden(x, start), -torch.inf, 0.0)  # (T, S)
             scores = torch.baddbmm(
                 hidden.to(queries.dtype),
                 queries.flatten(0, 1),
@@ -299,7 +307,7 @@ class MultiHeadAttention(nn.Module):
                 queries,
                 keys,
                 values,
-                attn_mask=~self.mask[start:end, :end] if chunk else None,
+                attn_mask=~self._hidden(x, start) if chunk else None,
                 is_causal=start == 0,
             )
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
@@ -337,6 +345,8 @@ def check_token_ids(idx: Tensor, cfg: GPTConfig, cache: KVCache | None = None) -
         that are no integers.
     Lesson: 6; the cache in 10.
     """
+    if not isinstance(idx, Tensor):
+        raise TypeError(f"token ids must be a tensor, not {type(idx).__name__}")
     if idx.ndim != 2 or idx.numel() == 0:
         raise ValueError(
             f"token ids must have a shape (B, T) without zeros, not {tuple(idx.shape)}"
@@ -411,7 +421,7 @@ class GPTModel(nn.Module):
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Count the numbers that training would set. A shared tensor counts once.
+    """Count a model's parameters, frozen ones too. A shared tensor counts once.
 
     Lesson: 6.
     """
@@ -441,10 +451,12 @@ def generate_text_simple(
     Lesson: 7.
     Source: Radford et al. 2019, section 3 (greedy decoding).
     """
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens must be 0 or more, not {max_new_tokens}")
-    if context_size < 1:
-        raise ValueError(f"context_size must be 1 or more, not {context_size}")
+    if not isinstance(idx, Tensor):
+        raise TypeError(f"token ids must be a tensor, not {type(idx).__name__}")
+    if type(max_new_tokens) is not int or max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens must be 0 or more, not {max_new_tokens!r}")
+    if type(context_size) is not int or context_size < 1:
+        raise ValueError(f"context_size must be 1 or more, not {context_size!r}")
     for _ in range(max_new_tokens):
         logits = model(idx[..., -context_size:])[:, -1, :]  # (B, V)
         next_id = logits.argmax(dim=-1, keepdim=True)  # (B, 1)
@@ -473,8 +485,10 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     Source: Holtzman et al. 2020, The Curious Case of Neural Text Degeneration,
         section 3.1 (nucleus sampling).
     """
+    if p == 1:
+        return logits
     ordered, order = logits.sort(dim=-1, descending=True)  # (B, V)
-    probabilities = ordered.softmax(dim=-1)
+    probabilities = ordered.softmax(dim=-1, dtype=torch.float32)
     mass_before = probabilities.cumsum(dim=-1) - probabilities
     ordered = ordered.masked_fill(mass_before >= p, -torch.inf)
     ordered[:, 0] = logits.amax(dim=-1)
@@ -499,6 +513,7 @@ def sample_next_token(
     """
     if temperature < 1e-6:
         return logits.argmax(dim=-1, keepdim=True)
+    logits = logits.float()
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     if top_k is not None:
         logits = keep_top_k(logits, top_k)
@@ -515,13 +530,14 @@ def check_sampling(max_new_tokens, temperature, top_k, top_p, eos_id, cfg) -> No
     """
     if type(max_new_tokens) is not int or max_new_tokens < 0:
         raise ValueError(f"max_new_tokens must be 0, 1, 2 …, not {max_new_tokens!r}")
-    if not 0 <= temperature < math.inf:
+    if not (isinstance(temperature, int | float) and 0 <= temperature < math.inf):
         raise ValueError(f"temperature must be in [0, ∞), not {temperature!r}")
     if top_k is not None and (type(top_k) is not int or top_k < 1):
         raise ValueError(f"top_k must be 1, 2, 3 … or None, not {top_k!r}")
-    if top_p is not None and not 0 < top_p <= 1:
+    if top_p is not None and not (isinstance(top_p, int | float) and 0 < top_p <= 1):
         raise ValueError(f"top_p must be in (0, 1] or None, not {top_p!r}")
-    if eos_id is not None and eos_id not in range(cfg.vocab_size):
+    known = type(eos_id) is int and 0 <= eos_id < cfg.vocab_size
+    if eos_id is not None and not known:
         raise ValueError(f"eos_id {eos_id!r} is outside 0..{cfg.vocab_size - 1}")
 
 
@@ -588,7 +604,9 @@ def generate_text(
     Source: Radford et al. 2019, section 3; Holtzman et al. 2020, section 3.
     """
     check_sampling(max_new_tokens, temperature, top_k, top_p, eos_id, model.cfg)
-    check_token_ids(idx[..., -model.cfg.context_length :], model.cfg)
+    is_tensor = isinstance(idx, Tensor)
+    window = idx[..., -model.cfg.context_length :] if is_tensor else idx
+    check_token_ids(window, model.cfg)
     ended = torch.zeros(idx.shape[0], 1, dtype=torch.bool, device=idx.device)
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     cache = None
@@ -691,9 +709,11 @@ def quicken(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
 
     Without a ``dtype`` it shares the model's weights: it takes no memory, and follows
     the model if that is trained. float16 and bfloat16 copy all weights in that format,
-    int8 those of the linear layers. The model itself is left as it is.
+    int8 those of the linear layers, with the rest in float32. The model itself is
+    left as it is. A quick copy may be copied again, unless it is one in int8, in which
+    the weights are rounded.
 
-    Raises: ValueError for another ``dtype``, or int8 away from a CPU.
+    Raises: ValueError for another ``dtype``, int8 away from a CPU, or a copy in int8.
     Lesson: 11.
     """
     if dtype not in (None, torch.float16, torch.bfloat16, torch.int8):
@@ -701,7 +721,9 @@ def quicken(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     device = next(model.parameters()).device
     if dtype == torch.int8 and device.type != "cpu":
         raise ValueError(f"int8 is for a model on the CPU, not on {device}")
-    kept = dtype if dtype in (torch.float16, torch.bfloat16) else None
+    if any(hasattr(module, "packed") for module in model.modules()):
+        raise ValueError("this copy has int8 layers already: quicken its original")
+    kept = torch.float32 if dtype == torch.int8 else dtype
     tensors = {id(buffer): buffer for buffer in model.buffers()}
     for weight in model.parameters():
         tensors[id(weight)] = nn.Parameter(
@@ -710,7 +732,7 @@ def quicken(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     quick = copy.deepcopy(model, tensors)
     for module in list(quick.modules()):
         for name, child in module.named_children():
-            if type(child) is nn.Linear and dtype == torch.int8:
+            if type(child) in (nn.Linear, RowLinear) and dtype == torch.int8:
                 setattr(module, name, Int8Linear(child))
             elif type(child) is nn.Linear:
                 child.__class__ = RowLinear
@@ -773,7 +795,22 @@ def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor
         Pre-Training, section 3.1.
     """
     logits = model(inputs)  # (B, T, V)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten().long())
+
+
+def check_text(ids: Tensor, cfg: GPTConfig) -> None:
+    """Refuse a text that a model of this configuration cannot be trained on.
+
+    Shapes: (N), integers, N more than the context length.
+    Raises: ValueError for another shape or length; what ``check_token_ids`` raises.
+    Lesson: 8.
+    """
+    if not isinstance(ids, Tensor) or ids.ndim != 1:
+        shape = list(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
+        raise ValueError(f"a text must be a tensor (N) of token ids, not {shape}")
+    if len(ids) <= (T := cfg.context_length):
+        raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
+    check_token_ids(ids[:, None], cfg)
 
 
 @torch.no_grad()
@@ -783,13 +820,12 @@ def evaluate_loss(model: nn.Module, ids: Tensor, batch_size: int = 32) -> float:
     A last stretch shorter than the context length is left out.
 
     Shapes: (N) -> a number, in nats per token.
-    Raises: ValueError if the text is shorter than one window and its last target.
+    Raises: what ``check_text`` raises.
     Lesson: 8.
     """
+    check_text(ids, model.cfg)
     T = model.cfg.context_length
     n_windows = (len(ids) - 1) // T
-    if n_windows < 1:
-        raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
     ids = ids.to(model.tok_emb.weight.device)
     inputs = ids[: n_windows * T].view(n_windows, T)
     targets = ids[1 : n_windows * T + 1].view(n_windows, T)
@@ -826,15 +862,17 @@ class TrainingPlan:
         least = {"n_steps": 1, "batch_size": 1, "eval_every": 1}
         for name, low in (least | {"warmup_steps": 0, "seed": 0}).items():
             value = getattr(self, name)
-            if type(value) is not int or value < low:
-                raise ValueError(f"{name} must be an integer ≥ {low}, not {value!r}")
+            if type(value) is not int or not low <= value < 2**64:
+                raise ValueError(f"{name} is no integer in [{low}, 2**64): {value!r}")
         for name in ("learning_rate", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be > 0, not {getattr(self, name)!r}")
-        if not 0 <= self.final_rate <= 1:
-            raise ValueError(f"final_rate must be in [0, 1], not {self.final_rate!r}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay must be ≥ 0, not {self.weight_decay!r}")
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise ValueError(f"{name} must be in (0, ∞), not {value!r}")
+        rate, decay = self.final_rate, self.weight_decay
+        if not (isinstance(rate, int | float) and 0 <= rate <= 1):
+            raise ValueError(f"final_rate must be in [0, 1], not {rate!r}")
+        if not (isinstance(decay, int | float) and 0 <= decay < math.inf):
+            raise ValueError(f"weight_decay must be in [0, ∞), not {decay!r}")
         if type(self.bf16) is not bool:
             raise ValueError(f"bf16 must be True or False, not {self.bf16!r}")
 
@@ -877,84 +915,116 @@ def initialize_like_gpt2(model: nn.Module, generator: torch.Generator) -> None:
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a file beside ``path``, then put it in its place at once.
 
-    A kill at any moment leaves the old file or the new one, never a part.
+    A kill at any moment leaves the old file or the new one, never a part. The file's
+    mode stays as it was; a new file gets the usual one, whatever ``write`` gives it.
 
     Lesson: 8.
     """
     unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.unlink(missing_ok=True)
+    unfinished.touch()  # with the mode that your new files have
+    mode = (path if path.exists() else unfinished).stat().st_mode
     write(unfinished)
     with open(unfinished, "rb+") as file:
         os.fsync(file.fileno())
+    unfinished.chmod(mode)
     os.replace(unfinished, path)
 
 
-def save_checkpoint(path, model, optimizer, plan, history: list[dict]) -> None:
-    """Write model, optimizer, plan and history into one safetensors file.
+def named_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters by name, without what ``torch.compile`` adds to the names.
 
     Lesson: 8.
     """
-    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    for number, state in optimizer.state_dict()["state"].items():
-        for key, value in state.items():
-            tensors[f"optimizer.{number}.{key}"] = value
-    facts = {"config": asdict(model.cfg), "plan": asdict(plan), "history": history}
+    return {n.replace("_orig_mod.", ""): p for n, p in model.named_parameters()}
+
+
+def digest_texts(train_ids: Tensor, validation_ids: Tensor) -> dict[str, str]:
+    """What a checkpoint notes of its two texts: 16 digits of a SHA-256 each.
+
+    Lesson: 8.
+    """
+    texts = {"train": train_ids, "validation": validation_ids}
+    whole = {name: ids.cpu().long().numpy().tobytes() for name, ids in texts.items()}
+    return {name: hashlib.sha256(w).hexdigest()[:16] for name, w in whole.items()}
+
+
+def save_checkpoint(path, model, optimizer, plan, text, history: list[dict]) -> None:
+    """Write model, optimizer, plan, text and history into one safetensors file.
+
+    ``text`` is what ``digest_texts`` says of the texts. AdamW's averages lie under the
+    names of their parameters, as zeros where there are none yet.
+
+    Lesson: 8.
+    """
+    tensors = {}
+    for name, weight in named_weights(model).items():
+        tensors[f"model.{name}"] = weight.detach()
+        if weight.requires_grad:
+            state = {k: torch.zeros_like(weight) for k in ("exp_avg", "exp_avg_sq")}
+            state |= {"step": torch.zeros(())} | optimizer.state.get(weight, {})
+            tensors |= {f"optimizer.{name}.{k}": value for k, value in state.items()}
+    facts = {"config": asdict(model.cfg), "plan": asdict(plan)}
+    facts |= {"text": text, "history": history}
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     metadata = {name: json.dumps(fact) for name, fact in facts.items()}
     write_whole(Path(path), lambda file: save_file(tensors, file, metadata))
 
 
 @torch.no_grad()
-def load_checkpoint(path, model, optimizer=None, plan=None) -> list[dict]:
+def load_checkpoint(path, model, optimizer=None, plan=None, text=None) -> list[dict]:
     """Fill model and optimizer from a checkpoint and return its history.
 
     Nothing is changed unless all of it fits. Without an optimizer only the model is
-    filled, and the plan is not compared.
+    filled; plan and text are compared if they are given.
 
     Raises: ValueError, naming the file and what is wrong: damaged or no checkpoint, of
-        another configuration, of another plan, or with other tensors.
+        another configuration, plan or text, or with other tensors.
     Lesson: 8.
     """
     try:
         with safe_open(path, "pt") as file:
             facts = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
             tensors = {k: file.get_tensor(k).clone() for k in file.keys()}  # noqa: SIM118
-        kinds = {"config": dict, "plan": dict, "history": list}
+        kinds = {"config": dict, "plan": dict, "text": dict, "history": list}
         missing = [k for k, kind in kinds.items() if type(facts.get(k)) is not kind]
         if missing:
             raise ValueError(f"without {', '.join(missing)}")
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"checkpoint damaged: {path} ({error})") from error
-    ours = {"config": asdict(model.cfg)} | ({"plan": asdict(plan)} if plan else {})
+    ours = {"config": asdict(model.cfg), "plan": plan and asdict(plan), "text": text}
     for name, expected in ours.items():
         saved = facts[name]
-        differing = [k for k in expected if saved.get(k) != expected[k]]
+        differing = [k for k in expected or () if saved.get(k) != expected[k]]
         if differing:
             shown = ", ".join(
                 f"{k} {saved.get(k)!r}, not {expected[k]!r}" for k in differing
             )
             raise ValueError(f"checkpoint of another {name}: {path} has {shown}")
-    weights = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    shapes = {name: weight.shape for name, weight in weights.items()}
+    weights = named_weights(model)
+    shapes = {f"model.{name}": weight.shape for name, weight in weights.items()}
     if optimizer is None:
         tensors = {n: t for n, t in tensors.items() if n.startswith("model.")}
     else:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for number, p in enumerate(parameters):
-            averages = {"step": (), "exp_avg": p.shape, "exp_avg_sq": p.shape}
-            shapes |= {f"optimizer.{number}.{k}": s for k, s in averages.items()}
+        names = {p: name for name, p in weights.items()}
+        order = [names[p] for group in optimizer.param_groups for p in group["params"]]
+        for name in order:
+            averages = dict.fromkeys(("exp_avg", "exp_avg_sq"), weights[name].shape)
+            averages["step"] = ()
+            shapes |= {f"optimizer.{name}.{k}": s for k, s in averages.items()}
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if shapes != found:
         wrong = [n for n in shapes | found if shapes.get(n) != found.get(n)]
         raise ValueError(f"checkpoint with other tensors: {path}: {sorted(wrong)[:5]}")
     if optimizer is not None:
-        numbers = range(len(parameters))
         state = {
-            i: {k: tensors[f"optimizer.{i}.{k}"] for k in averages} for i in numbers
+            number: {k: tensors[f"optimizer.{name}.{k}"] for k in averages}
+            for number, name in enumerate(order)
         }
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     for name, weight in weights.items():
-        weight.copy_(tensors[name])
+        weight.copy_(tensors[f"model.{name}"])
     return facts["history"]
 
 
@@ -986,7 +1056,7 @@ def pick_device() -> torch.device:
         warnings.warn(f"{device} cannot compute a small model: not used ({error})")
         return cpu
     gaps = [(a - b).abs().max() / a.abs().max() for a, b in zip(*results, strict=True)]
-    if max(gaps) < 1e-3:
+    if all(gap < 1e-3 for gap in gaps):  # max would overlook a gap that is no number
         return device
     warnings.warn(f"{device} computes other numbers than the processor: not used")
     return cpu
@@ -995,10 +1065,15 @@ def pick_device() -> torch.device:
 def make_optimizer(model: nn.Module, plan: TrainingPlan) -> torch.optim.AdamW:
     """AdamW that shrinks matrices only, not biases and norms.
 
+    Parameters that are frozen, without ``requires_grad``, are left out.
+
+    Raises: ValueError if all of them are.
     Lesson: 8.
     Source: Loshchilov, Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
     """
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("nothing to train: every parameter is frozen")
     matrices = [p for p in parameters if p.ndim >= 2]
     vectors = [p for p in parameters if p.ndim < 2]
     groups = [
@@ -1032,6 +1107,22 @@ def training_step(model, optimizer, train_ids, plan: TrainingPlan, step: int) ->
     return loss.item()
 
 
+def check_place(path: Path) -> None:
+    """Refuse a path at which ``write_whole`` could not put a file.
+
+    Raises: ValueError, naming it and what is wrong.
+    Lesson: 8.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"checkpoint must be a file in a folder, not {path}")
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        unfinished.touch()
+        unfinished.unlink()
+    except OSError as error:
+        raise ValueError(f"no checkpoint can be written: {path} ({error})") from error
+
+
 def train(
     model: nn.Module,
     train_ids: Tensor,
@@ -1045,35 +1136,32 @@ def train(
 
     Each row has the ``step``, the mean training loss since the row before, and the
     loss over all validation windows. With a ``checkpoint``, each row is also saved
-    there, and a file that is there already is continued: to the same losses as
-    without the stop, as each step draws its windows and dropout from its own seed.
+    there, and a file that is there already is continued, if plan and texts are the
+    same: to the losses of a run without the stop, as each step draws its windows and
+    dropout from its own seed.
     ``show(step, history)`` is called after every step.
 
     Shapes: train_ids (N), validation_ids (M).
-    Raises: before anything is changed, ValueError for texts shorter than a window and
-        a checkpoint without a folder, and what ``check_token_ids`` and
+    Raises: before anything is changed, what ``check_text``, ``check_place`` and
         ``load_checkpoint`` raise; FloatingPointError, naming the step, for a loss that
         is no number any more. The last checkpoint stays as it was.
     Lesson: 8.
     """
     for ids in (train_ids, validation_ids):
-        check_token_ids(ids[:, None], model.cfg)
-        if len(ids) <= (T := model.cfg.context_length):
-            raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
+        check_text(ids, model.cfg)
     optimizer = make_optimizer(model, plan)
     history: list[dict] = []
     if checkpoint is not None:
-        place = Path(checkpoint)
-        if place.is_dir() or not place.parent.is_dir():
-            raise ValueError(f"checkpoint must be a file in a folder, not {place}")
+        check_place(place := Path(checkpoint))
+        text = digest_texts(train_ids, validation_ids)
         if place.exists():
-            history = load_checkpoint(place, model, optimizer, plan)
+            history = load_checkpoint(place, model, optimizer, plan, text)
     first = history[-1]["step"] if history else 0
     losses = []
     model.train()
     with torch.random.fork_rng():
         for step in range(first, plan.n_steps):
-            torch.manual_seed(plan.seed * 1_000_003 + step)
+            torch.manual_seed((plan.seed * 1_000_003 + step) % 2**64)
             losses.append(training_step(model, optimizer, train_ids, plan, step))
             if (step + 1) % plan.eval_every == 0 or step + 1 == plan.n_steps:
                 row = {"step": step + 1, "train": sum(losses) / len(losses)}
@@ -1083,7 +1171,7 @@ def train(
                 history.append(row)
                 losses.clear()
                 if checkpoint is not None:
-                    save_checkpoint(checkpoint, model, optimizer, plan, history)
+                    save_checkpoint(place, model, optimizer, plan, text, history)
             if show is not None:
                 show(step + 1, history)
     return history
@@ -1513,4 +1601,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="replace")  # some terminals lack some characters
     main()

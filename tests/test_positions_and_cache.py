@@ -108,6 +108,8 @@ def test_bad_positions_are_refused():
         GPTConfig(positions="rotery")
     with pytest.raises(ValueError, match="15/3 = 5"):
         GPTConfig(emb_dim=15, n_heads=3, positions="rotary")
+    with pytest.raises(ValueError, match="18/6 = 3"):
+        GPTConfig(emb_dim=18, n_heads=6, positions="rotary")
 
 
 def test_the_tiny_rotary_model_has_the_published_count():

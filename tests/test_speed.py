@@ -208,7 +208,6 @@ def test_a_quick_copy_shares_the_weights_and_their_names():
     assert list(state) == list(own)
     assert all(state[n].data_ptr() == own[n].data_ptr() for n in own)
     assert quick.out_head.weight is quick.tok_emb.weight
-    assert quick.trf_blocks[0].att.mask is model.trf_blocks[0].att.mask
     with torch.no_grad():
         model.tok_emb.weight += 1
     assert torch.equal(quick.out_head.weight, model.tok_emb.weight)
@@ -251,10 +250,36 @@ def test_a_quick_copy_can_be_copied():
     again = copy.deepcopy(quick)
     assert again.out_head.weight is again.tok_emb.weight
     assert again.out_head.weight is not quick.out_head.weight
-    twice = quicken(quick, torch.float16)
-    assert type(twice.out_head) is RowLinear
     idx = torch.tensor([[1, 2, 3]])
     assert torch.equal(generate_text(again, idx, 9), generate_text(quick, idx, 9))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("first", [None, torch.float16])
+@torch.no_grad()
+def test_a_quick_copy_of_a_quick_copy_is_one_of_the_model(first, dtype):
+    model, idx = model_of("learned", tied_head=True), torch.tensor([[1, 2, 3]])
+    twice = quicken(quicken(model, first), dtype)
+    kinds = {type(m) for m in twice.modules()} & {nn.Linear, RowLinear, Int8Linear}
+    assert kinds == {Int8Linear if dtype == torch.int8 else RowLinear}
+    expected = quicken(model.to(first), dtype)(idx)
+    assert torch.equal(twice(idx), expected)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16, torch.int8])
+def test_a_copy_whose_weights_are_rounded_is_not_copied_again(dtype):
+    rounded = quicken(model_of("learned", tied_head=True), torch.int8)
+    with pytest.raises(ValueError, match="int8 layers already: quicken its original"):
+        quicken(rounded, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@torch.no_grad()
+def test_int8_is_for_models_of_every_format(dtype):
+    model, idx = model_of("learned", tied_head=True).to(dtype), torch.tensor([[1, 2]])
+    quick = quicken(model, torch.int8)
+    assert torch.equal(quick(idx), quicken(model.float(), torch.int8)(idx))
+    assert generate_text(quick, idx, 9).shape == (1, 11)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
