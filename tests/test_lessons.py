@@ -2,7 +2,6 @@
 
 import ast
 import difflib
-import math
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -156,65 +155,6 @@ def test_links_within_the_project_lead_somewhere(path):
     for target in LINK.findall("\n".join(texts)):
         if "://" not in target:
             assert (path.parent / target).exists(), target
-
-
-# --- figures in the prose ---------------------------------------------------------
-
-# What counts as a figure that a cell must have computed: 4 digits and more, thousands
-# with commas, 2 decimals and more, powers of ten, and anything before a unit.
-FIGURE = re.compile(
-    r"(?<![\w.,])[−-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{4,}(?:\.\d+)?|\d+\.\d{2,}(?:e-?\d+)?"
-    r"|\d+(?:\.\d+)?e-?\d+|\d+(?:\.\d+)?(?=\s?(?:×(?!\s?\d)|%|[MG]i?B\b)))"
-)
-MARK = re.compile(r"<!-- = (.+?) -->")
-
-
-def figures_in(text):
-    """Yield (figure, expression of the invisible mark behind it or None)."""
-    text = re.sub(r"```.*?```|\]\([^)]*\)", " ", text, flags=re.DOTALL)
-    for match in FIGURE.finditer(text):
-        mark = MARK.match(text, match.end())
-        yield match[0].replace("−", "-"), mark and mark[1]
-
-
-def value_of(figure):
-    return float(figure.replace(",", ""))
-
-
-@each_lesson
-def test_every_figure_in_the_prose_is_computed(path):
-    shown = " ".join(
-        printed(cell) + re.sub(r"#.*", "", cell.source) for cell in code_cells(path)
-    )
-    shown = shown.replace("−", "-")
-    missing = []
-    for cell in read(path).cells[1:]:
-        if cell.cell_type != "markdown":
-            continue
-        for figure, expression in figures_in(cell.source):
-            if expression is None:
-                pattern = rf"(?<![\w.,]){re.escape(figure.lstrip('-'))}(?!\d|,\d|\.\d)"
-                if not re.search(pattern, shown):
-                    missing.append(figure)
-                continue
-            value = eval(expression, vars(gpt_helpers) | {"math": math, "torch": torch})
-            places = len(figure.partition(".")[2])
-            assert round(value, places) == value_of(figure), expression
-    assert not missing, f"no cell computes {missing}"
-
-
-def test_a_figure_in_prose_is_recognized():
-    text = (
-        "C is 768, 163,009,536 in all, 0.19 and 4.7e-4, 12 MB, 1099×, 4 × 4, of 1979."
-    )
-    assert [figure for figure, _ in figures_in(text)] == [
-        "163,009,536",
-        "0.19",
-        "4.7e-4",
-        "12",
-        "1099",
-        "1979",
-    ]
 
 
 # --- one truth --------------------------------------------------------------------
