@@ -13,6 +13,8 @@ import nbformat
 from nbclient import NotebookClient
 
 from output_tolerance import KERNEL_SETUP, settle_outputs
+from plot_data import MIME as PLOT_DATA
+from plot_data import digest
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -36,6 +38,9 @@ def record(path: Path) -> None:
         tags = cell.metadata.get("tags")
         cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
         settle_outputs(old, cell.get("outputs", []))
+        for output in cell.get("outputs", []):
+            if PLOT_DATA in output.get("data", {}):
+                output.metadata["digest"] = digest(output.data)
     unfinished = path.with_suffix(".recording")
     nbformat.write(notebook, unfinished)
     os.replace(unfinished, path)

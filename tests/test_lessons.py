@@ -12,6 +12,7 @@ import torch
 
 import gpt_helpers
 from plot_data import MIME as PLOT_DATA
+from plot_data import digest
 from record import METADATA, ROOT
 
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -93,7 +94,20 @@ def test_every_figure_has_its_data_and_its_words(path):
         ]
         for picture in pictures:
             assert picture.data.get(PLOT_DATA), f"record it again:\n{cell.source}"
+            is_its_own = picture.metadata.get("digest") == digest(picture.data)
+            assert is_its_own, f"not the picture of this data:\n{cell.source}"
             assert after and after.source.startswith("*In words:*"), cell.source
+
+
+@each_notebook
+def test_what_a_figure_claims_is_asserted_in_its_cell(path):
+    """Drawings of the model aside; the assertions are part of the plot data."""
+    for cell in code_cells(path):
+        plots = [
+            o.data[PLOT_DATA] for o in cell.outputs if PLOT_DATA in o.get("data", {})
+        ]
+        if plots and not cell.source.lstrip().startswith("draw_"):
+            assert "claim " in "".join(plots), cell.source
 
 
 @each_notebook
