@@ -14,19 +14,21 @@ from nbval.plugin import IPyNbCell, IPyNbFile
 
 from plot_data import MIME as PLOT_DATA
 
-# Run in every kernel before the notebook: figures carry their data, what the notebook
+# Run in every kernel before the notebook: figures carry their data, comments on
+# shapes are held to the shapes, what the notebook
 # does with the exercises is not taken for a learner's progress, and without GPT2_DIR
 # no weights are used but those that are stored with the lessons.
 KERNEL_SETUP = """
 import os, pathlib, tempfile
-import plot_data
+import plot_data, shape_comments
 from lesson_checks import engine
 plot_data.register()
+shape_comments.register()
 engine.folder = tempfile.TemporaryDirectory()  # deleted with the kernel
 engine.PROGRESS_FILE = pathlib.Path(engine.folder.name, engine.PROGRESS_FILE.name)
 stored = pathlib.Path(engine.__file__).parents[1] / "data" / "tiny-alice"
 os.environ.setdefault("GPT2_DIR", str(stored))
-del engine, os, pathlib, plot_data, stored, tempfile
+del engine, os, pathlib, plot_data, shape_comments, stored, tempfile
 """
 
 # A number that is not part of a word, with the spaces that pad it.
