@@ -31,16 +31,22 @@ def numbers(values, scale: str = "linear") -> str:
     return f"{largest:.3e} × ({shares})"
 
 
+LOOKS = "color", "alpha", "linewidth", "fontsize", "ha", "va", "rotation"
+
+
 def look(artist) -> str:
-    """What can hide an artist: its color, how far it lets through, whether it shows."""
-    color = artist.get_color() if hasattr(artist, "get_color") else ""
-    alpha = "" if artist.get_alpha() is None else artist.get_alpha()
-    return f"{color} {alpha} {'' if artist.get_visible() else 'hidden'}"
+    """What can hide or move an artist, beside its place: color, size, alignment."""
+    getters = [getattr(artist, f"get_{name}", lambda: "") for name in LOOKS]
+    shown = "" if artist.get_visible() else "hidden"
+    return " ".join([shown, *(str(getter()) for getter in getters)])
 
 
 def describe_axes(ax):
     yield f"axes {ax.get_title('left')}{ax.get_title()} / {ax.get_title('right')}"
     yield f"labels {ax.get_xlabel()} / {ax.get_ylabel()}"
+    for words in (ax.title, ax.xaxis.label, ax.yaxis.label):
+        yield f"  {look(words)}"
+    yield f"  {'frame and ticks' if ax.axison else 'neither frame nor ticks'}"
     x_scale, y_scale = ax.get_xscale(), ax.get_yscale()
     yield f"scales {x_scale} {y_scale}"
     for name, low_high, axis in (
