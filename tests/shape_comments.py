@@ -66,6 +66,8 @@ class Check(ast.NodeTransformer):
     def visit(self, node):
         if isinstance(node, ast.Module):
             self.comments = {}
+            if "progress" in get_ipython().user_ns:  # exercises, told by their bytecode
+                return node
             source = io.StringIO(get_ipython().user_ns["In"][-1])
             for token in tokenize.generate_tokens(source.readline):
                 if token.type == tokenize.COMMENT and COMMENT.fullmatch(token.string):
