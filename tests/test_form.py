@@ -48,10 +48,12 @@ def loose(cell):
             if any(v > 1e-3 for v in constants(value, float)) and cell.id not in WIDE:
                 yield f"a wide tolerance without a reason: {ast.unparse(call)}"
     tree = ast.parse(cell.source)
-    for words in constants(tree, str):
-        for said in re.findall(r"(?:to|within|below) (1e-\d+)", words):
-            if float(said) not in constants(tree, float):
-                yield f"{words!r} says {said}, the code does not"
+    for node in [tree, *calls(cell.source, "print")]:
+        numbers = constants(node, float)
+        for words in constants(node, str):
+            for said in re.findall(r"(?:to|within|below|at) (1e-\d+)", words):
+                if numbers and float(said) not in numbers:
+                    yield f"{words!r} says {said}, the code does not"
 
 
 def unmeasured(cell):

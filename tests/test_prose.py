@@ -10,7 +10,7 @@ import torch
 
 import gpt_helpers
 from plot_data import MIME as PLOT_DATA
-from test_lessons import ROOT, SOLUTIONS, each_notebook, printed, read
+from test_lessons import SOLUTIONS, each_notebook, printed, read
 
 # --- where a figure is computed ---------------------------------------------------
 
@@ -71,18 +71,11 @@ def beside(all_pieces, k):
     return [p for p in (all_pieces[i] for i in {*near, *around}) if is_code(p)]
 
 
-@cache
 def solved(exercise):
-    """The code cells of a solution, and the numbers in the exercise's check."""
-    number = int(exercise.partition(".")[0])
-    solution = [p for p in pieces(SOLUTIONS[number - 1]) if is_code(p)]
-    cells = [p for p in solution if p.section.startswith(f"## {exercise} ")]
-    checks = ROOT / f"notebooks/lesson_checks/lesson_{number:02}.py"
-    parts = re.split(
-        r"^(?=ex = Exercise\()", checks.read_text("utf-8"), flags=re.MULTILINE
-    )
-    [check] = [constants(part) for part in parts if f'"{exercise}",' in part]
-    return [*cells, Piece("", "", None, values=check)]
+    """The code cells of an exercise's solution."""
+    solution = SOLUTIONS[int(exercise.partition(".")[0]) - 1]
+    section = f"## {exercise} "
+    return [p for p in pieces(solution) if is_code(p) and p.section.startswith(section)]
 
 
 # --- figures ----------------------------------------------------------------------
@@ -144,8 +137,12 @@ def evaluate(expression):
 
 
 def is_shown(figure, cells):
+    """Whether a cell prints the figure; or sets it, if it is not one of many small ones."""
     value = abs(float(figure.replace(",", "")))
-    return any(spelled(figure) in p.shown or value in p.values for p in cells)
+    telling = value >= 10 or not value.is_integer()
+    return any(
+        spelled(figure) in p.shown or (telling and value in p.values) for p in cells
+    )
 
 
 def agrees(figure, mark, all_pieces):
