@@ -3,7 +3,7 @@
 While the tests run, or outputs are recorded, the kernel calls ``register``. Then a
 statement that ends in ``# (B, T, C)`` fails if what it assigns or returns has another
 shape: numbers must be equal, and within one pass through a function, or a cell, a letter
-stands for one size. (B may be missing where a comment begins with it.)
+stands for one size. (B, and what follows it, may be missing at the front.)
 """
 
 import ast
@@ -31,8 +31,8 @@ def size_of(said: str, known: dict):
 
 
 def agrees(shape, said: list, known: dict) -> bool:
-    if len(said) == len(shape) + 1 and said[0] == "B":
-        said = said[1:]
+    if said[0] == "B":
+        said = said[-max(1, len(shape)) :]
     if len(said) != len(shape):
         return False
     for name, size in zip(said, shape, strict=True):

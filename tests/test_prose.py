@@ -166,7 +166,9 @@ def unfounded(path):
         if is_code(piece):
             continue
         here = beside(all_pieces, k)
-        if piece.text == piece.section or not k:
+        if piece.text == piece.section:
+            here = [p for p in all_pieces if is_code(p) and p.section == piece.text]
+        elif not k:
             here = [p for p in all_pieces if is_code(p)]
         exercise = re.match(r"### Exercise (\d+\.\d)", piece.section)
         here += solved(exercise[1]) if exercise else []
