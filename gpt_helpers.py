@@ -317,7 +317,7 @@ class TransformerBlock(nn.Module):
     """Attention, then feed-forward, each normalized before and added back after.
 
     Shapes: (B, T, C) -> (B, T, C).
-    Lesson: 5; the cache in 10.
+    Lesson: 5; rotation in 9, the cache in 10.
     Source: Radford et al. 2019, section 2.3 (the norm moved to each part's input);
         He et al. 2015, Deep Residual Learning, section 3.1 (shortcuts).
     """

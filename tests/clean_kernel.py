@@ -17,22 +17,24 @@ USERS_OWN = (
     *("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "COLUMNS", "LINES", "PYTEST_ADDOPTS"),
 )
 
-# Run before the notebook: figures carry their data, what the notebook does with the
+# Run before the notebook: figures carry their data, comments on shapes are held to the
+# shapes, what the notebook does with the
 # exercises is not taken for a learner's progress, and no weights are used but those
 # that are stored with the lessons. PyTorch for CUDA without triton warns on import.
 KERNEL_SETUP = """
 import logging, os, pathlib, tempfile
 import matplotlib
-import plot_data
+import plot_data, shape_comments
 from lesson_checks import notes
 matplotlib.rcdefaults()
 plot_data.register()
+shape_comments.register()
 notes.folder = tempfile.TemporaryDirectory()  # deleted with the kernel
 notes.PROGRESS_FILE = pathlib.Path(notes.folder.name, notes.PROGRESS_FILE.name)
 stored = pathlib.Path(notes.__file__).parents[1] / "data" / "tiny-alice"
 os.environ["GPT2_DIR"] = str(stored)
 logging.getLogger("torch.utils.flop_counter").setLevel("ERROR")
-del logging, matplotlib, notes, os, pathlib, plot_data, stored, tempfile
+del logging, matplotlib, notes, os, pathlib, plot_data, shape_comments, stored, tempfile
 """
 
 _settings = tempfile.TemporaryDirectory()

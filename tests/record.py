@@ -15,6 +15,8 @@ from nbval.kernel import CURRENT_ENV_KERNEL_NAME
 
 from clean_kernel import KERNEL_SETUP, KernelManager, check_setup, clean_environment
 from output_tolerance import settle_outputs
+from plot_data import MIME as PLOT_DATA
+from plot_data import digest
 from stored_notebooks import LESSONS, METADATA, SOLUTIONS
 
 
@@ -43,6 +45,9 @@ def record(path: Path) -> None:
         tags = cell.metadata.get("tags")
         cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
         settle_outputs(old, cell.get("outputs", []))
+        for output in cell.get("outputs", []):
+            if PLOT_DATA in output.get("data", {}):
+                output.metadata["digest"] = digest(output.data)
     unfinished = path.with_suffix(".recording")
     nbformat.write(notebook, unfinished)
     os.replace(unfinished, path)

@@ -59,8 +59,18 @@ fig, ax = plt.subplots()
 ax.plot([1, 2, 3], [1.0, 4.0, 9.0])
 ax.bar([1, 2], [3.0, 5.0])
 ax.imshow([[0.0, 1.0], [2.0, 3.0]], aspect="auto")
+ax.text(1, 5, "ours", color="black")
 ax.set_title("Squares")
+assert len(ax.patches) == 2
 plt.show()"""
+SHAPES = """\
+import numpy as np
+
+def outer(a, b):
+    x = a[:, None] * b  # (B, T)
+    return x.T  # (T, B)
+
+print(outer(np.ones(2), np.ones(3)).shape[0])"""
 
 
 @pytest.fixture
@@ -70,6 +80,7 @@ def notebook(tmp_path):
     made.cells = [
         nbformat.v4.new_code_cell("print(f'{1 / 3:.4f}', 1099)"),
         nbformat.v4.new_code_cell(PLOT),
+        nbformat.v4.new_code_cell(SHAPES),
     ]
     path = tmp_path / "small.ipynb"
     nbformat.write(made, path)
@@ -90,6 +101,9 @@ EDITS = {
     "plotted value": ("4.0, 9.0", "4.5, 9.0"),
     "bar": ("[3.0, 5.0]", "[3.0, 5.5]"),
     "pixel": ("[2.0, 3.0]", "[2.5, 3.0]"),
+    "white text": ('color=\\"black', 'color=\\"white'),
+    "assertion": ("assert len(ax.patches) == 2", "assert ax.patches"),
+    "shape comment": ("# (T, B)", "# (B, T)"),
     "title": ('Squares\\"', 'Cubes\\"'),
 }
 
@@ -112,7 +126,7 @@ def test_nbval_sees_changed_values_and_figures_but_no_rounding(notebook):
     )
     failed = set(re.findall(r"FAILED .*?([\w ]+)\.ipynb::", result.stdout))
     assert failed == set(EDITS) - {"nothing", "last digit"}, result.stdout
-    assert f"{2 * len(EDITS) - len(failed)} passed" in result.stdout
+    assert f"{3 * len(EDITS) - len(failed)} passed" in result.stdout
 
 
 def test_recording_stores_what_cells_show_and_no_more(tmp_path):
