@@ -10,6 +10,7 @@ import inspect
 import itertools
 import json
 import os
+import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -200,7 +201,8 @@ def check(number: str, answer) -> None:
             state, text = judge(exercise, answer)
     finally:
         torch.set_num_threads(n_threads)
-    print(text)
+    for line in text.splitlines():  # JupyterLab breaks long lines inside words
+        print(textwrap.fill(line, 88, break_long_words=False, break_on_hyphens=False))
     note_progress(number, state)
 
 
