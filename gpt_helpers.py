@@ -985,7 +985,7 @@ def load_checkpoint(path, model, optimizer=None, plan=None, text=None) -> list[d
     try:
         with safe_open(path, "pt") as file:
             facts = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
-            tensors = {k: file.get_tensor(k).clone() for k in file.keys()}  # noqa: SIM118
+            tensors = {k: file.get_tensor(k).clone() for k in file.keys()}
         kinds = {"config": dict, "plan": dict, "text": dict, "history": list}
         missing = [k for k, kind in kinds.items() if type(facts.get(k)) is not kind]
         if missing:
@@ -1274,7 +1274,7 @@ def read_gpt2_header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """
     try:
         with safe_open(file, "pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+            slices = {name: opened.get_slice(name) for name in opened.keys()}
             return {
                 name: (part.get_dtype(), tuple(part.get_shape()))
                 for name, part in slices.items()

@@ -87,7 +87,7 @@ def write_gguf(folder: Path, kind: str) -> Path:
     names |= {"attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up"}
     names |= {"mlp.c_proj": "ffn_down"}
     with safe_open(folder / "model.safetensors", "pt") as file:
-        for name in file.keys():  # noqa: SIM118
+        for name in file.keys():
             tensor = file.get_tensor(name)
             part, _, end = name.rpartition(".")
             block = ""
@@ -217,7 +217,7 @@ def like_nanogpt(folder: Path):
     """One product for queries, keys and values; PyTorch's norm, GELU and attention."""
     w = {}
     with safe_open(folder / "model.safetensors", "pt") as file:
-        for name in file.keys():  # noqa: SIM118
+        for name in file.keys():
             tensor = file.get_tensor(name)
             turned = name.startswith("h.") and tensor.ndim == 2
             w[name] = tensor.T.contiguous() if turned else tensor

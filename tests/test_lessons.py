@@ -85,6 +85,14 @@ def test_metadata_names_the_kernel_and_nothing_else(path):
 
 
 @each_notebook
+def test_no_printed_line_is_broken_by_jupyterlab(path):
+    """JupyterLab breaks a line at the edge of the window, inside a word."""
+    for cell in code_cells(path):
+        for line in printed(cell).splitlines():
+            assert len(line) <= 100, f"{line}\nfrom\n{cell.source}"
+
+
+@each_notebook
 def test_every_figure_has_its_data_and_its_words(path):
     cells = read(path).cells
     for cell, after in zip(cells, [*cells[1:], None], strict=True):
@@ -141,6 +149,28 @@ def test_lesson_has_the_common_form(path):
         long = any(start in cell.source for start in LONG)
         assert len(lines) <= (50 if long else 30), cell.source
         assert "sys.path" not in cell.source
+
+
+def parts_of(path):
+    """{heading: text} of a lesson's second level, each without the next one."""
+    prose = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
+    return dict(part.partition("\n")[::2] for part in "\n".join(prose).split("\n## "))
+
+
+@each_lesson
+def test_lessons_speak_with_one_voice(path):
+    first, parts, number = parts_of(LESSONS[0]), parts_of(path), path.name[:2]
+    assert list(parts)[-3:] == ["Recap", "Exercises", "Next"]
+    rules = first["Exercises"].partition("\n### ")[0]
+    rules = rules[rules.index("An exercise is a cell") :]
+    for name in "my-01.ipynb", "01_solutions.ipynb":
+        rules = rules.replace(name, name.replace("01", number))
+    assert rules in parts["Exercises"]
+    assert parts["Next"].splitlines()[-1] == first["Next"].splitlines()[-1]
+    prose = "".join(parts.values())
+    asked = re.findall("(?i)decide, then run", prose)
+    assert 0 < len(asked) == prose.count("**Decide, then run.**")
+    assert "noqa" not in "".join(cell.source for cell in code_cells(path))
 
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")

@@ -619,7 +619,7 @@ def assert_refused(path, words, model, plan=PLAN):
 def rewritten(path, change, **other_facts):
     """The checkpoint once more, its tensors or facts changed."""
     with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
         facts = file.metadata() | other_facts
     change(tensors)
     save_file(tensors, path, {k: v for k, v in facts.items() if v})

@@ -8,6 +8,7 @@ written; it is named by a mistake if it agrees with that one on every input.
 import dis
 import inspect
 import itertools
+import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -198,7 +199,8 @@ def check(number: str, answer) -> None:
             state, text = judge(exercise, answer)
     finally:
         torch.set_num_threads(n_threads)
-    print(text)
+    for line in text.splitlines():  # JupyterLab breaks long lines inside words
+        print(textwrap.fill(line, 88, break_long_words=False, break_on_hyphens=False))
     notes.note_progress(number, state)
 
 
