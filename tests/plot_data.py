@@ -17,6 +17,7 @@ from traitlets import Unicode
 
 MIME = "text/x-plot-data"
 MOST_POINTS = 60
+running = [""]  # the code of the cell that runs; nbval keeps no history
 
 
 def numbers(values, scale: str = "linear") -> str:
@@ -105,9 +106,13 @@ class PlotDataFormatter(BaseFormatter):
         # By hand, since matplotlib's inline backend unregisters figures everywhere.
         matplotlib_figure = sys.modules.get("matplotlib.figure")
         if matplotlib_figure and isinstance(shown, matplotlib_figure.Figure):
-            cell = get_ipython().user_ns["In"][-1]
-            return describe_figure(shown, cell)
+            return describe_figure(shown, running[-1])
+
+
+def note(info) -> None:
+    running[-1] = info.raw_cell
 
 
 def register() -> None:
+    get_ipython().events.register("pre_run_cell", note)
     get_ipython().display_formatter.formatters[MIME] = PlotDataFormatter()
