@@ -528,7 +528,7 @@ def test_a_compiled_models_checkpoint_has_the_models_own_names(tmp_path):
     assert any("_orig_mod" in name for name, _ in compiled.named_parameters())
     save_checkpoint(path, compiled, make_optimizer(compiled, PLAN), PLAN, {}, [])
     with safe_open(path, "pt") as file:
-        names = {n for n in file.keys() if n.startswith("model.")}  # noqa: SIM118
+        names = {n for n in file.keys() if n.startswith("model.")}
     assert names == {f"model.{n}" for n, _ in new_model().named_parameters()}
     for target in new_model(), torch.compile(new_model()):
         torch.nn.init.zeros_(target.tok_emb.weight)
