@@ -125,9 +125,10 @@ def test_a_link_leads_where_its_words_say(path):
         if "://" in target or target == "../README.md":
             continue
         number = re.search(r"\d+", words)
-        other = "notebooks" if path in SOLUTIONS else "exercise-solutions"
+        here, there = (LESSONS, SOLUTIONS)[:: -1 if path in SOLUTIONS else 1]
         if "/" in target:
-            assert target == f"../{other}/{path.name}", words
+            other = there[here.index(path)]
+            assert target == f"../{other.parent.name}/{other.name}", words
         if number:
             assert target.rpartition("/")[2].startswith(f"{int(number[0]):02}_"), words
         else:

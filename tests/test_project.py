@@ -35,6 +35,7 @@ TOOLS = (
     "ruff",
     "filelock",
     "safetensors",
+    "huggingface_hub",
 )
 INSTALL = (
     "python3 -m venv .venv && . .venv/bin/activate && pip install -r requirements.txt"
@@ -104,7 +105,7 @@ def test_what_the_lessons_show_is_promised_for_no_older_versions():
     floors = dict(d.split(">=") for d in PYPROJECT["project"]["dependencies"])
     pins = {name: REQUIREMENTS[name].rpartition(".")[0] for name in floors}
     tried = {"filelock": "3.12"}  # draws and prints nothing
-    assert floors == pins | tried and len(floors) == 6
+    assert floors == pins | tried and len(floors) == 7
 
 
 def test_pytest_runs_all_tests_and_notebooks():
@@ -123,7 +124,7 @@ def test_git_and_ruff_pass_over_a_learners_copies():
 # --- where the data comes from ----------------------------------------------------
 
 SOURCES = re.findall(
-    r"(?m)^\| `([\w.-]+/?)` \| .+? \| ([\d,]+) \| (\w{64}|in git) \|",
+    r"(?m)^\* `([\w.-]+/?)`: .+?, ([\d,]+) bytes\.(?:.+ SHA-256: `(\w{64})`)?",
     text_of("notebooks/data/SOURCES.md"),
 )
 
