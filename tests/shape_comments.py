@@ -33,7 +33,7 @@ def size_of(said: str, known: dict):
 
 
 def agrees(shape, said: list, known: dict) -> bool:
-    if said[0] == "B":
+    if said[:1] == ["B"]:
         said = said[-max(1, len(shape)) :]
     if len(said) != len(shape):
         return False
