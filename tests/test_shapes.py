@@ -31,6 +31,7 @@ EXAMPLES = {
     "rotate_pairs": ([HEADS], gpt.rotate_pairs),
     "MultiHeadAttention": ([STREAM], gpt.MultiHeadAttention(CFG)),
     "TransformerBlock": ([STREAM], gpt.TransformerBlock(CFG)),
+    "check_text": ([TEXT], lambda ids: gpt.check_text(ids, CFG)),
     "check_token_ids": ([IDS], lambda ids: gpt.check_token_ids(ids, CFG)),
     "GPTModel": ([IDS], MODEL),
     "generate_text_simple": (
