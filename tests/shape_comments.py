@@ -69,7 +69,7 @@ class Check(ast.NodeTransformer):
     def visit(self, node):
         if isinstance(node, ast.Module):
             self.comments = {}
-            if "progress" in get_ipython().user_ns:  # exercises, told by their bytecode
+            if "check" in get_ipython().user_ns:  # exercises, told by their bytecode
                 return node
             source = io.StringIO(running[-1])
             for token in tokenize.generate_tokens(source.readline):
