@@ -265,8 +265,8 @@ class MultiHeadAttention(nn.Module):
     ``mask`` is True where a key is hidden. It is not part of the state dict, and a
     mask saved by another implementation under the same name is ignored. With a
     ``cache``, x holds only the tokens that follow the cached ones. In training the
-    weights are written out, as dropout acts on them; else PyTorch's own attention
-    computes the same without storing them.
+    weights are written out; else PyTorch's own attention computes the same without
+    storing them.
 
     Shapes: (B, T, C) -> (B, T, C); S keys, the cached ones and T new.
     Lesson: 5; rotation in 9, the cache in 10, PyTorch's own attention in 11.
@@ -905,22 +905,25 @@ def quicken(model: nn.Module, dtype: torch.dtype | str | None = None) -> QuickGP
         "int4" with an ``emb_dim`` that is no multiple of 32.
     Lesson: 11.
     """
-    makers = {torch.float16: in_float16, torch.int8: in_int8, "int4": in_int4}
-    if dtype is not None and dtype not in makers:
+    if dtype not in (None, torch.float16, torch.int8, "int4"):
         raise ValueError(f'dtype: float16, int8, "int4" or None, not {dtype}')
     device = model.tok_emb.weight.device
     if dtype is not None and device.type != "cpu":
         raise ValueError(f"{dtype} is for a model on the CPU, not on {device}")
     if dtype == "int4" and model.cfg.emb_dim % 32:
         raise ValueError(f"int4 needs emb_dim % 32 == 0, not {model.cfg.emb_dim}")
-    make = makers.get(dtype, in_float32)
-    if dtype is None and device.type == "cpu":
+    if dtype == torch.float16:
+        make = make_head = in_float16
+    elif dtype == torch.int8:
+        make = make_head = in_int8
+    elif dtype == "int4":
+        make, make_head = in_int4, in_int8  # bfloat16 is too coarse for logits
+    elif device.type == "cpu":
         layers = [block.ff.layers[0] for block in model.trf_blocks]
         ways = fastest_way(layers, 1), fastest_way(layers, 4)
-        make = functools.partial(in_float32, ways=ways)
-    make_head = (
-        in_int8 if dtype == "int4" else make
-    )  # bfloat16 is too coarse for logits
+        make = make_head = functools.partial(in_float32, ways=ways)
+    else:
+        make = make_head = in_float32
     return QuickGPT(model, make, make_head).eval()
 
 

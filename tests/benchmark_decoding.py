@@ -9,6 +9,7 @@ them. Linux only. Takes ten minutes on two idle cores; pytest does not run it.
 """
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -332,6 +333,7 @@ def serve(name: str, folder: Path, threads: int) -> None:
     os.dup2(2, 1)  # what an engine prints is no answer
     try:
         engine = None if name == "memory" else make_engine(name, folder, threads)
+        gc.collect()  # the model that was quickened
     except ImportError as error:
         print(json.dumps({"missing": str(error.name)}), file=answers, flush=True)
         return
