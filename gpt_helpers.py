@@ -8,7 +8,6 @@ T tokens, C embedding size, H heads, D head size (C = H·D), V vocabulary, L lay
 """
 
 import argparse
-import copy
 import functools
 import hashlib
 import json
@@ -16,6 +15,7 @@ import math
 import os
 import re
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -197,6 +197,24 @@ class FeedForward(nn.Module):
         return self.layers(x)
 
 
+@functools.cache
+def make_turns(n: int, D: int, base: float, device: torch.device) -> Tensor:
+    """The turn of each pair at the positions 0 to n − 1: complex numbers of length 1.
+
+    The table is made once for all layers and models, in float32, and kept outside of
+    them: so it is not trained, not saved, and stays exact in a model of bfloat16.
+
+    Shapes: -> (n, D/2), complex.
+    Lesson: 9.
+    Source: Su et al. 2021, RoFormer, section 3.4.2.
+    """
+    with torch.inference_mode(False):
+        pairs = torch.arange(0, D, 2, device=device, dtype=torch.float32)
+        positions = torch.arange(n, device=device, dtype=torch.float32)
+        angles = torch.outer(positions, base ** (-pairs / D))
+        return torch.polar(torch.ones_like(angles), angles)  # (T, D/2)
+
+
 def rotate_pairs(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
     """Turn each pair of neighboring numbers by an angle that grows with the position.
 
@@ -205,17 +223,18 @@ def rotate_pairs(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
     of their positions alone.
 
     Shapes: (B, H, T, D) -> (B, H, T, D), D even.
+    Raises: ValueError for a negative ``start``.
     Lesson: 9.
     Source: Su et al. 2021, RoFormer, sections 3.2.2 and 3.4.2.
     """
-    T, D = x.shape[-2:]
-    pairs = torch.arange(0, D, 2, device=x.device, dtype=torch.float32)
-    positions = torch.arange(start, start + T, device=x.device, dtype=torch.float32)
-    angles = torch.outer(positions, base ** (-pairs / D))
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second = x[..., 0::2], x[..., 1::2]
-    turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
-    return turned.flatten(-2)  # (B, H, T, D)
+    if start < 0:
+        raise ValueError(f"start must be 0, 1, 2 …, not {start}")
+    end, D = start + x.shape[-2], x.shape[-1]
+    turns = make_turns(end + -end % 1024, D, base, x.device)[start:end]  # (T, D/2)
+    exact = x if x.dtype == torch.float64 else x.float()
+    pairs = exact.contiguous().unflatten(-1, (-1, 2))  # (B, H, T, D/2, 2)
+    pairs = torch.view_as_complex(pairs)  # (B, H, T, D/2)
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
 
 
 class KVCache:
@@ -250,9 +269,9 @@ class MultiHeadAttention(nn.Module):
 
     The causal mask, True where a key is hidden, is made where it is used: nothing has
     to be saved, moved or kept whole. A mask that another implementation saved under
-    the name ``mask`` is ignored. With a ``cache``, x holds only the tokens that follow the cached ones. In training the
-    weights are written out, as dropout acts on them; else PyTorch's own attention
-    computes the same without storing them.
+    the name ``mask`` is ignored. With a ``cache``, x holds only the tokens that follow
+    the cached ones. In training the weights are written out; else PyTorch's own
+    attention computes the same without storing them.
 
     Shapes: (B, T, C) -> (B, T, C); S keys, the cached ones and T new.
     Lesson: 5; rotation in 9, the cache in 10, PyTorch's own attention in 11.
@@ -635,35 +654,74 @@ def count_blocks(rows: int) -> int:
     return next(n for n in range(32, 0, -1) if rows % n == 0)
 
 
-class RowLinear(nn.Linear):
-    """``nn.Linear`` for inference on a CPU, where PyTorch's own is slow in two places.
+def blocks_right(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``F.linear`` for few rows: a batch of products, each block on the right.
 
-    A single float32 row is multiplied with blocks of the weight's rows: PyTorch's
-    product for one row reads the weight with one core on many x86 processors, but a
-    batch of blocks with all. Several float16 rows are multiplied in float32. All else,
-    gradients and other devices included, goes PyTorch's own way.
+    Shapes: x (R, I), weight (O, I), bias (O) -> (R, O).
+    Lesson: 11.
+    """
+    n = count_blocks(len(weight))
+    blocks = weight.reshape(n, -1, x.shape[1]).mT  # (n, I, O/n)
+    product = torch.baddbmm(bias.view(n, 1, -1), x.expand(n, -1, -1), blocks)
+    return product.transpose(0, 1).flatten(1)  # (R, O)
 
-    Shapes: (..., I) -> (..., O).
+
+def blocks_left(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``F.linear`` for few rows: a batch of products, each block on the left.
+
+    Shapes: x (R, I), weight (O, I), bias (O) -> (R, O).
+    Lesson: 11.
+    """
+    n = count_blocks(len(weight))
+    blocks = weight.reshape(n, -1, x.shape[1])  # (n, O/n, I)
+    product = torch.baddbmm(bias.view(n, -1, 1), blocks, x.mT.expand(n, -1, -1))
+    return product.flatten(0, 1).mT  # (R, O)
+
+
+@torch.no_grad()
+def fastest_way(layers: list[nn.Linear], rows: int) -> Callable:
+    """Find out which function multiplies so many rows fastest on this machine.
+
+    That depends on the processor and on the library that multiplies, so each of three
+    is timed five times on the layers' own weights. Their results agree up to rounding.
+
+    Lesson: 11.
+    """
+    x, least = layers[0].weight.new_ones(rows, layers[0].in_features), {}
+    for way in 5 * (F.linear, blocks_right, blocks_left):
+        begin = time.perf_counter()
+        for layer in layers:
+            way(x, layer.weight, layer.bias)
+        least[way] = min(least.get(way, math.inf), time.perf_counter() - begin)
+    return min(least, key=least.get)
+
+
+def in_float32(weight: Tensor, bias: Tensor, ways=(F.linear, F.linear)) -> Callable:
+    """A linear layer as a function; ``ways`` multiply one row, and 2 to 16.
+
     Lesson: 11.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        n, one_row = count_blocks(self.out_features), x.numel() == self.in_features
-        if x.device.type != "cpu" or torch.is_grad_enabled():
-            return super().forward(x)
-        if x.dtype == torch.float16 and not one_row:
-            bias = None if self.bias is None else self.bias.float()
-            return F.linear(x.float(), self.weight.float(), bias).half()
-        if x.dtype != torch.float32 or not one_row or n == 1:
-            return super().forward(x)
-        blocks = self.weight.view(n, -1, self.in_features)  # (n, O/n, I)
-        column = x.reshape(1, 1, -1).mT.expand(n, -1, -1)  # (n, I, 1)
-        if self.bias is None:
-            product = torch.bmm(blocks, column)  # (n, O/n, 1)
-        else:
-            bias = self.bias.view(n, -1, 1)  # (n, O/n, 1)
-            product = torch.baddbmm(bias, blocks, column)  # (n, O/n, 1)
-        return product.view(*x.shape[:-1], -1)
+    def multiply(x: Tensor) -> Tensor:
+        way = ways[len(x) > 1] if len(x) <= 16 else F.linear
+        return way(x, weight, bias)
+
+    return multiply
+
+
+def in_float16(weight: Tensor, bias: Tensor) -> Callable:
+    """A linear layer as a function: weights in float16, sums in float32.
+
+    PyTorch has this product for x86 processors; elsewhere the weight is turned into
+    float32 each time.
+
+    Lesson: 11.
+    """
+    if torch.backends.quantized.engine not in ("x86", "fbgemm"):
+        half = weight.half()
+        return lambda x: F.linear(x, half.float(), bias)
+    packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
+    return lambda x: torch.ops.quantized.linear_dynamic_fp16(x, packed)
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -677,66 +735,215 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x / scale).round().to(torch.int8), scale
 
 
-class Int8Linear(nn.Module):
-    """A linear layer whose weight takes 8 bits per number, for inference on a CPU.
+def in_int8(weight: Tensor, bias: Tensor) -> Callable:
+    """A linear layer as a function: 8 bits per weight, for a CPU.
 
     The rows of the weight are quantized once, x when it comes (in 7 bits on x86
     processors whose 8-bit sums would overflow); the sums are of whole numbers. PyTorch
     2.13 warns that it will remove the type which its packing takes: silenced here.
 
-    Shapes: (..., T, I) -> (..., T, O).
     Lesson: 11.
     Source: Dettmers et al. 2022, LLM.int8(), section 3.1 (vector-wise quantization).
     """
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        whole, scale = quantize_rows(linear.weight.detach())
-        scale, zero = scale.flatten().double(), torch.zeros_like(scale).flatten().long()
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            whole = torch._make_per_channel_quantized_tensor(whole, scale, zero, 0)
-        bias = None if linear.bias is None else linear.bias.detach()
-        self.packed = torch.ops.quantized.linear_prepack(whole, bias)
-        x86 = torch.backends.quantized.engine == "x86"
-        self.seven_bits = x86 and not torch.cpu._is_vnni_supported()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic(x, self.packed, self.seven_bits)
+    whole, scale = quantize_rows(weight)
+    scale = scale.flatten().double()
+    zero = torch.zeros_like(scale).long()
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        whole = torch._make_per_channel_quantized_tensor(whole, scale, zero, 0)
+    packed = torch.ops.quantized.linear_prepack(whole, bias)
+    x86 = torch.backends.quantized.engine == "x86"
+    seven_bits = x86 and not torch.cpu._is_vnni_supported()
+    return lambda x: torch.ops.quantized.linear_dynamic(x, packed, seven_bits)
 
 
-def quicken(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    """Return a copy of the model that decodes faster, for inference only.
+def quantize_groups_of_32(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Round each 32 neighbors in a row to 16 levels between their least and greatest.
 
-    Without a ``dtype`` it shares the model's weights: it takes no memory, and follows
-    the model if that is trained. float16 and bfloat16 copy all weights in that format,
-    int8 those of the linear layers, with the rest in float32. The model itself is
-    left as it is. A quick copy may be copied again, unless it is one in int8, in which
-    the weights are rounded.
+    A level from 0 to 15 stands for (level − 8) · scale + middle. Scale and middle are
+    rounded to bfloat16 before they are used, as the 4-bit product stores them so.
 
-    Raises: ValueError for another ``dtype``, int8 away from a CPU, or a copy in int8.
+    Shapes: (O, I) -> levels (O, I/32, 32), scale and middle (O, I/32, 1).
     Lesson: 11.
     """
-    if dtype not in (None, torch.float16, torch.bfloat16, torch.int8):
-        raise ValueError(f"dtype: float16, bfloat16, int8 or None, not {dtype}")
-    device = next(model.parameters()).device
-    if dtype == torch.int8 and device.type != "cpu":
-        raise ValueError(f"int8 is for a model on the CPU, not on {device}")
-    if any(hasattr(module, "packed") for module in model.modules()):
-        raise ValueError("this copy has int8 layers already: quicken its original")
-    kept = torch.float32 if dtype == torch.int8 else dtype
-    tensors = {id(buffer): buffer for buffer in model.buffers()}
-    for weight in model.parameters():
-        tensors[id(weight)] = nn.Parameter(
-            weight.detach().to(kept or weight.dtype), False
-        )
-    quick = copy.deepcopy(model, tensors)
-    for module in list(quick.modules()):
-        for name, child in module.named_children():
-            if type(child) in (nn.Linear, RowLinear) and dtype == torch.int8:
-                setattr(module, name, Int8Linear(child))
-            elif type(child) is nn.Linear:
-                child.__class__ = RowLinear
-    return quick.eval()
+    groups = weight.unflatten(1, (-1, 32))  # (O, I/32, 32)
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    scale = ((high - low) / 15).clamp(min=1e-30).bfloat16().float()
+    middle = (low + 8 * scale).bfloat16().float()
+    levels = ((groups - middle) / scale).round().clamp(-8, 7) + 8
+    return levels.int(), scale, middle
+
+
+def in_int4(weight: Tensor, bias: Tensor) -> Callable:
+    """A linear layer as a function: 4 bits per weight, for a CPU.
+
+    A single row is rounded to bfloat16, and so is its product. With several rows
+    PyTorch's 4-bit product is slow: the same levels, in 8 bits, multiply them.
+
+    Lesson: 11.
+    Source: Dettmers, Zettlemoyer 2023, The Case for 4-bit Precision, section 2.
+    """
+    rows = len(weight)
+    weight = F.pad(weight, (0, 0, 0, -rows % 16))  # PyTorch's packing wants it so
+    levels, scale, middle = quantize_groups_of_32(weight)
+    several = in_int8(((levels - 8) * scale + middle).flatten(1)[:rows], bias)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.flatten(1), 1)
+    steps = torch.cat([scale, middle], -1).transpose(0, 1).bfloat16().contiguous()
+
+    def multiply(x: Tensor) -> Tensor:
+        if len(x) > 1:
+            return several(x)
+        x, one = x.bfloat16(), torch.ops.aten._weight_int4pack_mm_for_cpu
+        return one(x, packed, 32, steps)[:, :rows] + bias
+
+    return multiply
+
+
+def join(parts: list[nn.Parameter]) -> Tensor:
+    """Move parameters of one shape one behind another in memory, and return them as one.
+
+    Each stays a parameter of its layer, with its numbers: nothing is stored twice, and
+    what training changes is changed in the joint tensor.
+
+    Shapes: k times (O, …) -> (k·O, …).
+    Lesson: 11.
+    """
+    first = parts[0].detach()
+    starts = {
+        (part.untyped_storage().data_ptr(), part.storage_offset() - i * part.numel())
+        for i, part in enumerate(parts)
+    }
+    if len(starts) > 1 or not all(part.is_contiguous() for part in parts):
+        first = torch.cat([part.detach() for part in parts])
+        for part, piece in zip(parts, first.chunk(len(parts)), strict=True):
+            part.data = piece
+    rows = len(parts) * len(parts[0])
+    return first.as_strided((rows, *first.shape[1:]), first.stride())
+
+
+def make_product(make: Callable, *layers: nn.Linear) -> Callable:
+    """Make one function of linear layers that read the same x. No bias means zeros.
+
+    Lesson: 11.
+    """
+    weight = join([layer.weight for layer in layers]).float()
+    bias = weight.new_zeros(len(weight))
+    if layers[0].bias is not None:
+        bias = join([layer.bias for layer in layers]).float()
+    return make(weight, bias)
+
+
+def norm_parts(norm: nn.Module) -> tuple:
+    """What ``F.layer_norm`` wants to know of a norm.
+
+    Lesson: 11.
+    """
+    scale, shift = norm.scale.detach().float(), norm.shift.detach().float()
+    return scale.shape, scale, shift, norm.eps
+
+
+def block_parts(block: nn.Module, make: Callable) -> tuple:
+    """A block's two norms and four products, in the order of their use.
+
+    Lesson: 11.
+    """
+    att, (up, _, down) = block.att, block.ff.layers
+    qkv = make_product(make, att.W_query, att.W_key, att.W_value)
+    products = (make_product(make, layer) for layer in (att.out_proj, up, down))
+    return norm_parts(block.norm1), qkv, norm_parts(block.norm2), *products
+
+
+class QuickGPT(nn.Module):
+    """All that a trained GPT computes, in one function: what ``quicken`` returns.
+
+    It takes the place of a ``GPTModel`` for reading and writing text, not for training.
+    Whatever the format of the weights, the cache and attention are in float32.
+
+    Shapes: token ids (B, T) -> logits (B, T, V).
+    Raises: what ``check_token_ids`` raises; TypeError if it is to be moved or converted.
+    Lesson: 11.
+    """
+
+    def __init__(self, model: nn.Module, make: Callable, make_head: Callable):
+        super().__init__()
+        self.cfg, self.positions = model.cfg, None
+        table = model.tok_emb.weight.detach().float()
+        self.tok_emb = nn.Embedding.from_pretrained(table)
+        if self.cfg.positions == "learned":
+            self.positions = model.pos_emb.weight.detach().float()
+        self.blocks = [block_parts(block, make) for block in model.trf_blocks]
+        self.final_norm = norm_parts(model.final_norm)
+        self.out_head = make_product(make_head, model.out_head)
+
+    def _apply(self, *_):
+        raise TypeError("move or convert the model first, then quicken it")
+
+    @torch.no_grad()
+    def forward_hidden(self, idx: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Return what the output head reads: (B, T) -> (B, T, C)."""
+        check_token_ids(idx, self.cfg, cache)
+        (B, T), start = idx.shape, 0 if cache is None else cache.length
+        end, seen = start + T, None
+        if start > 0 and T > 1:
+            seen = torch.ones(T, end, dtype=torch.bool, device=idx.device).tril(start)
+        x = self.tok_emb(idx)  # (B, T, C)
+        if self.positions is not None:
+            x = x + self.positions[start:end]
+        x = x.flatten(0, 1)  # (R, C)
+        for layer, (norm1, qkv, norm2, out, up, down) in enumerate(self.blocks):
+            heads = qkv(F.layer_norm(x, *norm1)).view(B, T, 3, self.cfg.n_heads, -1)
+            queries, keys, values = heads.permute(2, 0, 3, 1, 4)  # (B, H, T, D)
+            if self.positions is None:
+                queries, keys = rotate_pairs(queries, start), rotate_pairs(keys, start)
+            if cache is not None:
+                keys, values = cache.extend(layer, keys, values)  # (B, H, S, D)
+            mixed = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=seen, is_causal=start == 0
+            )
+            x = x + out(mixed.transpose(1, 2).reshape(B * T, -1))
+            inner = F.gelu(up(F.layer_norm(x, *norm2)), approximate="tanh")
+            x = x + down(inner)
+        if cache is not None:
+            cache.length = end
+        return F.layer_norm(x, *self.final_norm).view(B, T, -1)
+
+    def forward(self, idx: Tensor, cache: KVCache | None = None) -> Tensor:
+        hidden = self.forward_hidden(idx, cache)
+        return self.out_head(hidden.flatten(0, 1)).unflatten(0, idx.shape)  # (B, T, V)
+
+
+def quicken(model: nn.Module, dtype: torch.dtype | str | None = None) -> QuickGPT:
+    """Return a copy of the model that reads and writes faster, for inference only.
+
+    Without a ``dtype`` the weights are the model's own, in float32: they take no
+    memory, and follow the model if that is trained. float16, int8 and "int4" are packed
+    copies of the matrices, for a CPU. The model keeps its numbers.
+
+    Raises: ValueError for another ``dtype``, one of the three away from a CPU, or
+        "int4" with an ``emb_dim`` that is no multiple of 32; TypeError for a copy.
+    Lesson: 11.
+    """
+    if dtype not in (None, torch.float16, torch.int8, "int4"):
+        raise ValueError(f'dtype: float16, int8, "int4" or None, not {dtype}')
+    if isinstance(model, QuickGPT):
+        raise TypeError("this is a quick copy already: quicken its original")
+    device = model.tok_emb.weight.device
+    if dtype is not None and device.type != "cpu":
+        raise ValueError(f"{dtype} is for a model on the CPU, not on {device}")
+    if dtype == "int4" and model.cfg.emb_dim % 32:
+        raise ValueError(f"int4 needs emb_dim % 32 == 0, not {model.cfg.emb_dim}")
+    if dtype == torch.float16:
+        make = make_head = in_float16
+    elif dtype == torch.int8:
+        make = make_head = in_int8
+    elif dtype == "int4":
+        make, make_head = in_int4, in_int8  # bfloat16 is too coarse for logits
+    elif device.type == "cpu":
+        layers = [block.ff.layers[0] for block in model.trf_blocks]
+        ways = fastest_way(layers, 1), fastest_way(layers, 4)
+        make = make_head = functools.partial(in_float32, ways=ways)
+    else:
+        make = make_head = in_float32
+    return QuickGPT(model, make, make_head).eval()
 
 
 class CharTokenizer:

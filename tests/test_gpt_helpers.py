@@ -27,8 +27,9 @@ from gpt_helpers import (
     KVCache,
     LayerNorm,
     MultiHeadAttention,
-    RowLinear,
     TransformerBlock,
+    blocks_left,
+    blocks_right,
     check_token_ids,
     count_parameters,
     evaluating,
@@ -38,6 +39,8 @@ from gpt_helpers import (
     keep_top_k,
     keep_top_p,
     next_token_loss,
+    quantize_groups_of_32,
+    quicken,
     sample_next_token,
 )
 
@@ -755,10 +758,10 @@ def test_the_program_runs_in_a_terminal_that_lacks_the_characters(tmp_path):
     assert "\n??" in result.stdout
 
 
-# All different. S, the keys of attention, are T new tokens and two in the cache. A
-# linear layer from I to O numbers works in n blocks of O/n rows.
-SIZES = {"B": 2, "T": 3, "C": 24, "H": 4, "D": 6, "V": 11, "k": 7, "S": 5}
-SIZES |= {"I": 10, "O": 64, "n": 32, "O/n": 2}
+# All different. S, the keys of attention, are T new tokens and two in the cache. R rows
+# go through a linear layer from I to O numbers, in n blocks of O/n rows.
+SIZES = {"B": 2, "T": 3, "C": 24, "H": 4, "D": 6, "V": 11, "k": 7, "S": 5, "D/2": 3}
+SIZES |= {"R": 6, "I": 96, "O": 64, "n": 32, "O/n": 2, "I/32": 3, "k·O": 128}
 
 
 def shape_comments():
@@ -779,7 +782,8 @@ def shape_comments():
     return found
 
 
-def test_shape_comments_hold_in_a_real_run():
+def test_shape_comments_hold_in_a_real_run(monkeypatch):
+    monkeypatch.setattr(gpt_helpers, "fastest_way", lambda *_: F.linear)
     comments, seen, last_line = shape_comments(), set(), {}
 
     def check(frame, value_returned=None):
@@ -819,8 +823,12 @@ def test_shape_comments_hold_in_a_real_run():
     try:
         with torch.no_grad():
             model(idx, cache)
-            for linear in RowLinear(10, 64), RowLinear(10, 64, bias=False):
-                linear(torch.ones(1, 1, 10))
+            cache.length = 2
+            quicken(model)(idx, cache)
+            x, weight, bias = torch.ones(6, 96), torch.ones(64, 96), torch.ones(64)
+            for way in blocks_right, blocks_left:
+                way(x, weight, bias)
+            quantize_groups_of_32(weight)
         sizes["S"] = sizes["T"]
         generate_text_simple(model, idx, 1, 7)
         generate_text(model, idx, 1, temperature=1.0, top_k=7, top_p=0.9, eos_id=0)

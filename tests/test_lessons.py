@@ -131,6 +131,7 @@ def test_at_most_two_code_cells_stand_in_a_row(path):
 # Definitions that are one thing and do not fit into 30 lines.
 LONG = (
     "class MultiHeadAttention",
+    "class QuickGPT",
     "def generate_text(",
     "def load_checkpoint(",
     "def train(",

@@ -9,8 +9,8 @@ from shape_comments import agrees
 import gpt_helpers as gpt
 from test_lessons import MODULE, TAUGHT
 
-SIZES = {"B": 2, "T": 5, "C": 12, "H": 3, "D": 4, "V": 13, "N": 40, "I": 7, "O": 9}
-SIZES |= {"max_new_tokens": 4, "n": 4, "in": 7, "out": 9}
+SIZES = {"B": 2, "T": 5, "C": 12, "H": 3, "D": 4, "V": 13, "N": 40, "I": 64, "O": 9}
+SIZES |= {"R": 5, "I/32": 2, "D/2": 2, "max_new_tokens": 4, "n": 4, "in": 7, "out": 9}
 CFG = gpt.GPTConfig(13, 9, emb_dim=12, n_heads=3, n_layers=1, drop_rate=0.0)
 
 
@@ -19,9 +19,9 @@ def random(*shape):
 
 
 IDS, TEXT = torch.arange(10).view(2, 5), torch.arange(40) % 13
-STREAM, LOGITS, ROWS = random(2, 5, 12), random(2, 13), random(2, 5, 7)
+STREAM, LOGITS, ROWS = random(2, 5, 12), random(2, 13), random(2, 5, 64)
 HEADS, MODEL = random(2, 3, 5, 4), gpt.GPTModel(CFG)
-LINEAR = torch.nn.Linear(7, 9).requires_grad_(False)
+WEIGHT, BIAS = random(9, 64), random(9)
 
 # {name: (arguments with a shape, in the docstring's order; what is called on them)}
 EXAMPLES = {
@@ -43,15 +43,20 @@ EXAMPLES = {
     "sample_next_token": ([LOGITS], gpt.sample_next_token),
     "next_logits": ([IDS], lambda ids: gpt.next_logits(MODEL, ids)),
     "generate_text": ([IDS], lambda ids: gpt.generate_text(MODEL, ids, 4)),
-    "RowLinear": ([ROWS], gpt.RowLinear(7, 9)),
+    "blocks_right": ([ROWS[0], WEIGHT, BIAS], gpt.blocks_right),
+    "blocks_left": ([ROWS[0], WEIGHT, BIAS], gpt.blocks_left),
+    "quantize_groups_of_32": (
+        [random(9, 64)],
+        lambda w: gpt.quantize_groups_of_32(w)[:2],
+    ),
+    "QuickGPT": ([IDS], gpt.quicken(MODEL)),
     "quantize_rows": ([ROWS], gpt.quantize_rows),
-    "Int8Linear": ([ROWS], gpt.Int8Linear(LINEAR)),
     "draw_windows": ([TEXT], lambda ids: gpt.draw_windows(ids, 2, 5)),
     "next_token_loss": ([IDS, IDS], lambda a, b: gpt.next_token_loss(MODEL, a, b)),
     "turn_matrix": ([random(7, 9)], lambda m: gpt.turn_matrix("h.0.c_fc.weight", m)),
 }
-# What returns no tensor.
-NOT_RUN = {"evaluate_loss", "train"}
+# What takes or returns no single tensor.
+NOT_RUN = {"evaluate_loss", "train", "join", "make_turns"}
 DOCUMENTED = {
     name: re.search(r"Shapes: (.+?)\n *(?:[A-Z]\w+:|$)", doc, re.DOTALL)[1]
     for name in MODULE
