@@ -207,7 +207,7 @@ def make_turns(n: int, D: int, base: float, device: torch.device) -> Tensor:
         pairs = torch.arange(0, D, 2, device=device, dtype=torch.float32)
         positions = torch.arange(n, device=device, dtype=torch.float32)
         angles = torch.outer(positions, base ** (-pairs / D))
-        return torch.polar(torch.ones_like(angles), angles)  # (T, D/2)
+        return torch.polar(torch.ones_like(angles), angles)
 
 
 def rotate_pairs(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
@@ -871,7 +871,7 @@ class QuickGPT(nn.Module):
         x = self.tok_emb(idx)  # (B, T, C)
         if self.positions is not None:
             x = x + self.positions[start:end]
-        x = x.flatten(0, 1)  # (R, C), a row per token
+        x = x.flatten(0, 1)  # (R, C)
         for layer, (norm1, qkv, norm2, out, up, down) in enumerate(self.blocks):
             heads = qkv(F.layer_norm(x, *norm1)).view(B, T, 3, self.cfg.n_heads, -1)
             queries, keys, values = heads.permute(2, 0, 3, 1, 4)  # (B, H, T, D)
@@ -901,12 +901,14 @@ def quicken(model: nn.Module, dtype: torch.dtype | str | None = None) -> QuickGP
     memory, and follow the model if that is trained. float16, int8 and "int4" are packed
     copies of the matrices, for a CPU. The model keeps its numbers.
 
-    Raises: ValueError for another ``dtype``, one of the three away from a CPU, or
-        "int4" with an ``emb_dim`` that is no multiple of 32.
+    Raises: ValueError for another ``dtype`` or kind of model, one of the three formats
+        away from a CPU, or "int4" with an ``emb_dim`` that is no multiple of 32.
     Lesson: 11.
     """
     if dtype not in (None, torch.float16, torch.int8, "int4"):
         raise ValueError(f'dtype: float16, int8, "int4" or None, not {dtype}')
+    if not hasattr(model, "trf_blocks"):
+        raise ValueError(f"quicken a GPTModel, not a {type(model).__name__}")
     device = model.tok_emb.weight.device
     if dtype is not None and device.type != "cpu":
         raise ValueError(f"{dtype} is for a model on the CPU, not on {device}")

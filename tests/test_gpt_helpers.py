@@ -26,7 +26,6 @@ from gpt_helpers import (
     KVCache,
     LayerNorm,
     MultiHeadAttention,
-    RowLinear,
     TransformerBlock,
     check_token_ids,
     count_parameters,
@@ -592,10 +591,10 @@ def test_the_module_runs_as_a_program_and_says_it_is_untrained(tmp_path):
     assert empty.returncode == 2 and "empty" in empty.stderr
 
 
-# All different. S, the keys of attention, are T new tokens and two in the cache. A
-# linear layer from I to O numbers works in n blocks of O/n rows.
+# All different. S, the keys of attention, are T new tokens and two in the cache; R are
+# all rows, B · T. A linear layer from I to O numbers works in n blocks of O/n rows.
 SIZES = {"B": 2, "T": 3, "C": 24, "H": 4, "D": 6, "V": 11, "k": 7, "S": 5}
-SIZES |= {"I": 10, "O": 64, "n": 32, "O/n": 2}
+SIZES |= {"I": 10, "O": 64, "n": 32, "O/n": 2, "R": 6, "D/2": 3, "I/32": 9}
 
 
 def shape_comments():
@@ -650,14 +649,19 @@ def test_shape_comments_hold_in_a_real_run():
     model = GPTModel(replace(TINY, **changes))
     idx = torch.randint(0, 11, (2, 3))
     sizes, cache = dict(SIZES), KVCache(model.cfg, batch_size=2)
+    plain = gpt_helpers.in_float32
+    quick, its_cache = gpt_helpers.QuickGPT(model, plain, plain), KVCache(model.cfg, 2)
     with torch.no_grad():
         model(idx[:, :2], cache)
+        quick(idx[:, :2], its_cache)
     sys.settrace(trace)
     try:
         with torch.no_grad():
             model(idx, cache)
-            for linear in RowLinear(10, 64), RowLinear(10, 64, bias=False):
-                linear(torch.ones(1, 1, 10))
+            quick(idx, its_cache)
+            for way in gpt_helpers.blocks_right, gpt_helpers.blocks_left:
+                way(torch.ones(6, 10), torch.ones(64, 10), torch.ones(64))
+            gpt_helpers.quantize_groups_of_32(torch.ones(64, 9 * 32))
         sizes["S"] = sizes["T"]
         generate_text_simple(model, idx, 1, 7)
         generate_text(model, idx, 1, temperature=1.0, top_k=7, top_p=0.9, eos_id=0)

@@ -365,6 +365,8 @@ def test_other_formats_and_places_are_refused():
     for dtype in (torch.float64, torch.bfloat16, torch.float32, "int8"):
         with pytest.raises(ValueError, match=str(dtype)):
             quicken(model, dtype)
+    with pytest.raises(ValueError, match="not a QuickGPT"):
+        quicken(quicken(model))
     with pytest.raises(ValueError, match="int4 .* not 24"):
         quicken(model, "int4")
     for move in (lambda quick: quick.half(), lambda quick: quick.to("meta")):
