@@ -199,20 +199,20 @@ class FeedForward(nn.Module):
 
 @functools.cache
 def make_turns(n: int, D: int, base: float, device: torch.device) -> Tensor:
-    """The turn of each pair at the positions 0 to n − 1: complex numbers of length 1.
+    """The turn of each pair at the positions −n to n − 1: complex numbers of length 1.
 
     The table is made once for all layers and models, in float32, and kept outside of
     them: so it is not trained, not saved, and stays exact in a model of bfloat16.
 
-    Shapes: -> (n, D/2), complex.
+    Shapes: -> (2n, D/2), complex.
     Lesson: 9.
     Source: Su et al. 2021, RoFormer, section 3.4.2.
     """
     with torch.inference_mode(False):
         pairs = torch.arange(0, D, 2, device=device, dtype=torch.float32)
-        positions = torch.arange(n, device=device, dtype=torch.float32)
+        positions = torch.arange(-n, n, device=device, dtype=torch.float32)
         angles = torch.outer(positions, base ** (-pairs / D))
-        return torch.polar(torch.ones_like(angles), angles)  # (T, D/2)
+        return torch.polar(torch.ones_like(angles), angles)
 
 
 def rotate_pairs(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
@@ -223,14 +223,12 @@ def rotate_pairs(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
     of their positions alone.
 
     Shapes: (B, H, T, D) -> (B, H, T, D), D even.
-    Raises: ValueError for a negative ``start``.
     Lesson: 9.
     Source: Su et al. 2021, RoFormer, sections 3.2.2 and 3.4.2.
     """
-    if start < 0:
-        raise ValueError(f"start must be 0, 1, 2 …, not {start}")
-    end, D = start + x.shape[-2], x.shape[-1]
-    turns = make_turns(end + -end % 1024, D, base, x.device)[start:end]  # (T, D/2)
+    (T, D), device = x.shape[-2:], x.device
+    n = 1024 * math.ceil(max(start + T, -start) / 1024)
+    turns = make_turns(n, D, base, device)[n + start : n + start + T]  # (T, D/2)
     exact = x if x.dtype == torch.float64 else x.float()
     pairs = exact.contiguous().unflatten(-1, (-1, 2))  # (B, H, T, D/2, 2)
     pairs = torch.view_as_complex(pairs)  # (B, H, T, D/2)
@@ -918,14 +916,14 @@ def quicken(model: nn.Module, dtype: torch.dtype | str | None = None) -> QuickGP
     memory, and follow the model if that is trained. float16, int8 and "int4" are packed
     copies of the matrices, for a CPU. The model keeps its numbers.
 
-    Raises: ValueError for another ``dtype``, one of the three away from a CPU, or
-        "int4" with an ``emb_dim`` that is no multiple of 32; TypeError for a copy.
+    Raises: ValueError for another ``dtype`` or kind of model, one of the three formats
+        away from a CPU, or "int4" with an ``emb_dim`` that is no multiple of 32.
     Lesson: 11.
     """
     if dtype not in (None, torch.float16, torch.int8, "int4"):
         raise ValueError(f'dtype: float16, int8, "int4" or None, not {dtype}')
-    if isinstance(model, QuickGPT):
-        raise TypeError("this is a quick copy already: quicken its original")
+    if not hasattr(model, "trf_blocks"):
+        raise ValueError(f"quicken a GPTModel, not a {type(model).__name__}")
     device = model.tok_emb.weight.device
     if dtype is not None and device.type != "cpu":
         raise ValueError(f"{dtype} is for a model on the CPU, not on {device}")

@@ -28,8 +28,6 @@ from gpt_helpers import (
     LayerNorm,
     MultiHeadAttention,
     TransformerBlock,
-    blocks_left,
-    blocks_right,
     check_token_ids,
     count_parameters,
     evaluating,
@@ -39,8 +37,6 @@ from gpt_helpers import (
     keep_top_k,
     keep_top_p,
     next_token_loss,
-    quantize_groups_of_32,
-    quicken,
     sample_next_token,
 )
 
@@ -758,10 +754,10 @@ def test_the_program_runs_in_a_terminal_that_lacks_the_characters(tmp_path):
     assert "\n??" in result.stdout
 
 
-# All different. S, the keys of attention, are T new tokens and two in the cache. R rows
-# go through a linear layer from I to O numbers, in n blocks of O/n rows.
-SIZES = {"B": 2, "T": 3, "C": 24, "H": 4, "D": 6, "V": 11, "k": 7, "S": 5, "D/2": 3}
-SIZES |= {"R": 6, "I": 96, "O": 64, "n": 32, "O/n": 2, "I/32": 3, "k·O": 128}
+# All different. S, the keys of attention, are T new tokens and two in the cache; R are
+# all rows, B · T. A linear layer from I to O numbers works in n blocks of O/n rows.
+SIZES = {"B": 2, "T": 3, "C": 24, "H": 4, "D": 6, "V": 11, "k": 7, "S": 5}
+SIZES |= {"I": 10, "O": 64, "n": 32, "O/n": 2, "R": 6, "D/2": 3, "I/32": 9}
 
 
 def shape_comments():
@@ -782,8 +778,7 @@ def shape_comments():
     return found
 
 
-def test_shape_comments_hold_in_a_real_run(monkeypatch):
-    monkeypatch.setattr(gpt_helpers, "fastest_way", lambda *_: F.linear)
+def test_shape_comments_hold_in_a_real_run():
     comments, seen, last_line = shape_comments(), set(), {}
 
     def check(frame, value_returned=None):
@@ -817,18 +812,19 @@ def test_shape_comments_hold_in_a_real_run(monkeypatch):
     model = GPTModel(replace(TINY, **changes))
     idx = torch.randint(0, 11, (2, 3))
     sizes, cache = dict(SIZES), KVCache(model.cfg, batch_size=2)
+    plain = gpt_helpers.in_float32
+    quick, its_cache = gpt_helpers.QuickGPT(model, plain, plain), KVCache(model.cfg, 2)
     with torch.no_grad():
         model(idx[:, :2], cache)
+        quick(idx[:, :2], its_cache)
     sys.settrace(trace)
     try:
         with torch.no_grad():
             model(idx, cache)
-            cache.length = 2
-            quicken(model)(idx, cache)
-            x, weight, bias = torch.ones(6, 96), torch.ones(64, 96), torch.ones(64)
-            for way in blocks_right, blocks_left:
-                way(x, weight, bias)
-            quantize_groups_of_32(weight)
+            quick(idx, its_cache)
+            for way in gpt_helpers.blocks_right, gpt_helpers.blocks_left:
+                way(torch.ones(6, 10), torch.ones(64, 10), torch.ones(64))
+            gpt_helpers.quantize_groups_of_32(torch.ones(64, 9 * 32))
         sizes["S"] = sizes["T"]
         generate_text_simple(model, idx, 1, 7)
         generate_text(model, idx, 1, temperature=1.0, top_k=7, top_p=0.9, eos_id=0)

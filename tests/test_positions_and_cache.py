@@ -332,9 +332,13 @@ def test_gradients_go_back_through_a_turn():
     assert torch.equal(rotate_pairs(strided), rotate_pairs(strided.clone()))
 
 
-def test_a_position_before_the_first_is_refused():
-    with pytest.raises(ValueError, match="not -1"):
-        rotate_pairs(torch.zeros(1, 1, 1, 4), start=-1)
+@pytest.mark.parametrize("start", [-3, -1024, -1025, 1022, 5000])
+def test_positions_far_away_and_before_the_first(start):
+    x = torch.randn(1, 1, 5, 8)
+    turned = rotate_pairs(x, start)
+    for t in range(5):
+        expected = rotation_by_the_paper(x[0, 0, t], start + t).float()
+        torch.testing.assert_close(turned[0, 0, t], expected, atol=2e-3, rtol=0)
 
 
 class Counting(TorchDispatchMode):

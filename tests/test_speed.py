@@ -329,7 +329,7 @@ def test_training_of_the_model_is_not_touched_by_its_copies():
 
 @formats
 def test_a_quick_copy_is_refused_by_name(dtype):
-    with pytest.raises(TypeError, match="quick copy already: quicken its original"):
+    with pytest.raises(ValueError, match="quicken a GPTModel, not a QuickGPT"):
         quicken(quicken(GPTModel(WIDE)), dtype)
 
 
@@ -382,6 +382,8 @@ def test_other_formats_and_places_are_refused():
     for dtype in (torch.float64, torch.bfloat16, torch.float32, "int8"):
         with pytest.raises(ValueError, match=str(dtype)):
             quicken(model, dtype)
+    with pytest.raises(ValueError, match="not a QuickGPT"):
+        quicken(quicken(model))
     with pytest.raises(ValueError, match="int4 .* not 24"):
         quicken(model, "int4")
     for move in (lambda quick: quick.half(), lambda quick: quick.to("meta")):
