@@ -889,7 +889,8 @@ class QuickGPT(nn.Module):
         x = x.flatten(0, 1)  # (R, C)
         for layer, (norm1, qkv, norm2, out, up, down) in enumerate(self.blocks):
             heads = qkv(F.layer_norm(x, *norm1)).view(B, T, 3, self.cfg.n_heads, -1)
-            queries, keys, values = heads.permute(2, 0, 3, 1, 4)  # (B, H, T, D)
+            heads = heads.permute(2, 0, 3, 1, 4)  # (3, B, H, T, D)
+            queries, keys, values = heads.unbind()
             if self.positions is None:
                 queries, keys = rotate_pairs(queries, start), rotate_pairs(keys, start)
             if cache is not None:
