@@ -303,7 +303,10 @@ WRONG = {
     ],
     "2.2": [
         ("The variance divides by n − 1", wrong_2_2_corrected),
-        ("Two things at once. eps is added to the root", wrong_2_2_annotated),
+        (
+            "Two things at once. The variance divides by n − 1. eps is",
+            wrong_2_2_annotated,
+        ),
         ("eps is added to the root", wrong_2_2_outside),
         ("eps is missing", wrong_2_2_no_eps),
         ("along the first axis", wrong_2_2_over_batch),
@@ -320,10 +323,10 @@ WRONG = {
         ("returns None", wrong_2_2_no_return),
     ],
     "2.3": [
-        ("a second name or a view is no copy", wrong_2_3_alias),
-        ("a second name or a view is no copy", wrong_2_3_view),
+        ("The caller's `x` still changes. Nothing converts", wrong_2_3_alias),
+        ("The caller's `x` still changes. Nothing converts", wrong_2_3_view),
         ("the mean is still subtracted from the caller's", wrong_2_3_second_line),
-        ("The squares must be those of the deviations", wrong_2_3_squares),
+        ("you divide by the root of the mean of `x**2`", wrong_2_3_squares),
         ("it is also what you scale and return", wrong_2_3_returns_input),
         ("written into the caller's `x` as well", wrong_2_3_all_in_place),
         ("numbers differ", wrong_2_3_zero),

@@ -14,7 +14,7 @@ To write an exercise, take one of lesson 2 as a pattern:
    lines and variables so that each mistake is one short edit.
 4. ``ex.slips(page)``. A line ``old → new`` changes ``old`` wherever it stands; several
    edits at once are parted by `` ; ``, a line break in a snippet is ``⏎``, and a long
-   line goes on in one that begins with ``→``. Edits in a row share the indented message
+   line goes on in one that begins with ``→`` or ``;``. Edits in a row share the indented message
    below them. Its first sentence must hold alone, and be true of any such answer.
 5. Order: the usual mistakes, a line ``---``, the rarer ones. All pairs are tried, and
    threes of usual ones; with ``usual_pairs=True``, for counts, only usual pairs are.
@@ -32,6 +32,7 @@ import dis
 import itertools
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType
@@ -65,7 +66,7 @@ class Exercise:
         self.number, self.title, self.why = number, title, why
         self.inputs, self.tolerance = inputs, tolerance
         self.call = call or (lambda answer, *args: answer(*args))
-        self.usual_pairs, self.needs = usual_pairs, needs
+        self.usual_pairs, self.needs, self.n = usual_pairs, needs, None
         self.right, self.given, self.source = None, None, None
         self.mistakes: list[tuple[str, object]] = []
         self.edits: list[Slip] = []
@@ -129,6 +130,11 @@ class Exercise:
             self.made[group] = None if answer is None else Outcomes(self, answer)
         return self.made[group]
 
+    def n_inputs(self) -> int:
+        if self.n is None:
+            self.n = len(list(self.inputs()))
+        return self.n
+
     def arguments(self, number: int) -> tuple:
         return list(self.inputs())[number]
 
@@ -153,7 +159,7 @@ class Outcomes:
 
     def __init__(self, exercise: Exercise, answer):
         self.exercise, self.answer, self.known = exercise, answer, []
-        self.n = len(list(exercise.inputs())) if callable(answer) else 1
+        self.n = exercise.n_inputs() if callable(answer) else 1
 
     def __len__(self) -> int:
         return self.n
@@ -162,7 +168,8 @@ class Outcomes:
         if number >= self.n:
             raise IndexError(number)
         while len(self.known) <= number:
-            found = self.exercise.outcome(self.answer, len(self.known))
+            with warnings.catch_warnings(action="ignore"):
+                found = self.exercise.outcome(self.answer, len(self.known))
             self.known.append(found)
         return self.known[number]
 

@@ -851,13 +851,8 @@ ex = Exercise(
 )
 
 
-@ex.bug(
-    "In eval mode two calls still differ, so something is still drawn there. How could "
-    "`nn.functional.dropout` know the mode of your model? Look up its parameters. (A new "
-    "`nn.Dropout` inside `forward` does not know it either: a new module is in train "
-    "mode.)"
-)
-class _(nn.Module):
+@ex.reference
+class NoisyFrame(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.emb_dim)
@@ -868,106 +863,47 @@ class _(nn.Module):
     def forward(self, idx):
         positions = torch.arange(idx.shape[1], device=idx.device)
         x = self.tok_emb(idx) + self.pos_emb(positions)
-        x = nn.functional.dropout(x, p=self.drop_rate)
-        return self.out_head(x)
-
-
-@ex.reference
-class _(ex.given):
-    def forward(self, idx):
-        x = self.tok_emb(idx) + self.pos_emb.weight[: idx.shape[1]]
         x = nn.functional.dropout(x, p=self.drop_rate, training=self.training)
         return self.out_head(x)
 
 
-@ex.mistake(
-    "Now nothing is dropped in train mode either, so training would go without dropout. "
-    "It has to act in train mode and to rest in eval mode."
-)
-class _(ex.given):
-    def forward(self, idx):
-        return self.out_head(self.tok_emb(idx) + self.pos_emb.weight[: idx.shape[1]])
-
-
-@ex.mistake(
-    "The modes have changed places: dropout rests in train mode and acts in eval mode. "
-    "Look at the sense of your condition."
-)
-class _(ex.given):
-    def forward(self, idx):
-        x = self.tok_emb(idx) + self.pos_emb.weight[: idx.shape[1]]
-        x = nn.functional.dropout(x, p=self.drop_rate, training=not self.training)
-        return self.out_head(x)
-
-
-@ex.mistake(
-    "In eval mode all is well, but in train mode every feature is dropped. The second "
-    "argument of `nn.functional.dropout` is the rate, and `True` counts as 1 there: give "
-    "arguments by name."
-)
-class _(ex.given):
-    def forward(self, idx):
-        x = self.tok_emb(idx) + self.pos_emb.weight[: idx.shape[1]]
-        return self.out_head(nn.functional.dropout(x, p=float(self.training)))
-
-
-@ex.mistake(
-    "Two calls agree now, in train mode too, but in eval mode the logits are not those "
-    "without dropout. A seed makes every call drop the same; it does not stop dropping."
-)
-class _(ex.given):
-    def forward(self, idx):
-        torch.manual_seed(123)
-        x = self.tok_emb(idx) + self.pos_emb.weight[: idx.shape[1]]
-        return self.out_head(nn.functional.dropout(x, p=self.drop_rate))
-
-
-@ex.mistake(
-    "Eval mode is right, but in train mode every call drops the same features. Is there "
-    "a seed left in `forward`? Each call has to draw anew."
-)
-class _(ex.given):
-    def forward(self, idx):
-        torch.manual_seed(123)
-        x = self.tok_emb(idx) + self.pos_emb.weight[: idx.shape[1]]
-        x = nn.functional.dropout(x, p=self.drop_rate, training=self.training)
-        return self.out_head(x)
-
-
-@ex.mistake(
-    "In eval mode two calls agree, but the logits are not those without dropout: the "
-    "features are changed there. Dropout enlarges what it keeps while it trains, so that "
-    "in eval mode nothing is left to scale."
-)
-class _(ex.given):
-    def forward(self, idx):
-        x = self.tok_emb(idx) + self.pos_emb.weight[: idx.shape[1]]
-        dropped = nn.functional.dropout(x, p=self.drop_rate, training=self.training)
-        return self.out_head(dropped if self.training else x * (1 - self.drop_rate))
-
-
-@ex.mistake(
-    "Eval mode is right, but in train mode the head does not get what dropout makes of "
-    "the features: some zero, the rest enlarged. Dropout belongs between the sum and "
-    "the head, with the rate that the configuration names."
-)
-class _(ex.given):
-    def forward(self, idx):
-        x = self.tok_emb(idx) + self.pos_emb.weight[: idx.shape[1]]
-        x = self.out_head(x)
-        return nn.functional.dropout(x, p=self.drop_rate, training=self.training)
-
-
-@ex.mistake(
-    "Two calls agree in eval mode and differ in train mode, but the logits are wrong in "
-    "both: another line than dropout's must have changed. The tokens' and the positions' "
-    "rows are still to be added."
-)
-class _(ex.given):
-    def forward(self, idx):
-        x = self.tok_emb(idx)
-        x = nn.functional.dropout(x, p=self.drop_rate, training=self.training)
-        return self.out_head(x)
+ex.slips("""
+given: , training=self.training →
+    In eval mode two calls still differ, so something is still drawn there. How could
+    `nn.functional.dropout` know the mode of your model? Look up its parameters. (A new
+    `nn.Dropout` inside `forward` does not know it either: a new module is in train
+    mode.)
+training=self.training → training=False
+    Now nothing is dropped in train mode either, so training would go without dropout.
+    It has to act in train mode and to rest in eval mode.
+training=self.training → training=not self.training
+    The modes have changed places: dropout rests in train mode and acts in eval mode.
+    Look at the sense of your condition.
+p=self.drop_rate, training=self.training → p=float(self.training)
+    In train mode every feature is dropped, though eval mode is right. The second
+    argument of `nn.functional.dropout` is the rate, and `True` counts as 1 there: give
+    arguments by name.
+x = nn.functional.dropout(x, p=self.drop_rate, training=self.training)
+→ torch.manual_seed(123)⏎x = nn.functional.dropout(x, p=self.drop_rate)
+    In eval mode the logits are not those without dropout, although two calls agree. A
+    seed makes every call drop the same; it does not stop dropping.
+x = nn.functional.dropout → torch.manual_seed(123)⏎x = nn.functional.dropout
+    In train mode every call drops the same features. Is there a seed left in `forward`?
+    Each call has to draw anew.
+---
+x = nn.functional.dropout
+→ x = x * (1 if self.training else 1 - self.drop_rate)⏎x = nn.functional.dropout
+    In eval mode the features are changed, although two calls agree. Dropout enlarges
+    what it keeps while it trains, so that in eval mode nothing is left to scale.
+x = nn.functional.dropout(x → x = nn.functional.dropout(self.out_head(x)
+; return self.out_head(x) → return x
+    In train mode the head does not get what dropout makes of the features: some zero,
+    the rest enlarged. Dropout belongs between the sum and the head, with the rate that
+    the configuration names.
++ self.pos_emb(positions) →
+    The logits are wrong in both modes, although two calls agree in eval mode only. Are
+    the rows of the positions still added to those of the tokens?
+""")
 
 
 ex = Exercise(

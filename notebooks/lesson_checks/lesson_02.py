@@ -143,15 +143,14 @@ ex = Exercise(
 @ex.reference
 def layer_norm(x, scale, shift, eps=1e-5):
     mean = x.mean(dim=-1, keepdim=True)
-    squares = (x - mean) ** 2
-    variance = squares.mean(dim=-1, keepdim=True)
+    variance = x.var(dim=-1, keepdim=True, correction=0)
     root = torch.sqrt(variance + eps)
     rows = (x - mean) / root
     return scale * rows + shift
 
 
 ex.slips("""
-squares.mean(dim=-1, keepdim=True) → squares.sum(-1, keepdim=True) / (x.shape[-1] - 1)
+correction=0 → correction=1
     The variance divides by n − 1. LayerNorm divides by n, the number of features: look
     at what `var` and `std` do unless told otherwise.
 torch.sqrt(variance + eps) → torch.sqrt(variance) + eps
@@ -166,11 +165,11 @@ torch.sqrt(variance + eps) → variance + eps
 dim=-1 → dim=0
     Mean and variance run along the first axis, over the rows. Take them within each
     row, along the last axis: look at `dim`.
-dim=-1, keepdim=True →
+dim=-1, keepdim=True → dim=None
     Mean and variance are one number each for the whole tensor. Each row needs its own:
     tell them the axis.
 mean = x.mean(dim=-1, keepdim=True) → mean = x.mean(dim=-1)
-squares.mean(dim=-1, keepdim=True) → squares.mean(dim=-1)
+x.var(dim=-1, keepdim=True → x.var(dim=-1
     With more than one row PyTorch cannot line up the shapes: the mean or the variance
     has lost its last axis. Look at `keepdim`.
 scale * rows → rows
@@ -183,7 +182,8 @@ scale * rows + shift → shift * rows + scale
     Scale and shift are swapped: the scale multiplies and the shift is added. In which
     order are they passed?
 ---
-squares.mean(dim=-1, keepdim=True) → squares.sum(dim=-1, keepdim=True)
+x.var(dim=-1, keepdim=True, correction=0)
+→ x.shape[-1] * x.var(dim=-1, keepdim=True, correction=0)
     The squared deviations are summed and not averaged. The variance is their mean:
     divide the sum by the number of features.
 variance + eps → variance + 1e-5
@@ -215,7 +215,7 @@ scale * rows + shift → scale * (rows + shift)
 rows + shift → rows - shift
     The shift is subtracted. It is added, as the bias of a linear layer is.
 rows = (x - mean) / root → rows = (scale * x + shift - mean) / root
-→ ; scale * rows + shift → rows
+; scale * rows + shift → rows
 mean = x.mean → x = scale * x + shift⏎mean = x.mean ; scale * rows + shift → rows
     Scale and shift act on the input, and the norm takes part of them away again. They
     come last, on the normalized rows.
@@ -240,20 +240,23 @@ torch.sqrt(variance + eps) → torch.sqrt(torch.sqrt(variance) + eps)
 (x - mean) / root → x / root
     The division is right, but the mean is not subtracted from what you divide: look at
     the numerator.
-(x - mean) ** 2 → x**2
+x.var(dim=-1, keepdim=True, correction=0) → (x**2).mean(-1, keepdim=True)
     What you divide by is the root of the mean of `x**2`. The variance is the mean of
     the squared deviations: subtract the mean before you square.
-x - mean → x
+x.var(dim=-1, keepdim=True, correction=0) → (x**2).mean(-1, keepdim=True)
+; (x - mean) / root → x / root
     The mean is nowhere subtracted, neither above the fraction bar nor in the variance.
     That is RMSNorm, which comes in a later exercise.
-variance = squares.mean(dim=-1, keepdim=True) → variance = (x - mean).mean(-1, True) ** 2
-(x - mean) ** 2 → x - mean
+x.var(dim=-1, keepdim=True, correction=0) → (x - mean).mean(-1, keepdim=True) ** 2
+x.var(dim=-1, keepdim=True, correction=0) → (x - mean).mean(-1, keepdim=True)
     Your variance is always zero, because the deviations of a row have the mean zero.
     Square each of them first, then average the squares.
-squares.mean(dim=-1, keepdim=True) → squares.sum(dim=-1, keepdim=True) / len(x)
+x.var(dim=-1, keepdim=True, correction=0)
+→ ((x - mean) ** 2).sum(-1, keepdim=True) / len(x)
     The sum of the squared deviations is divided by the number of rows. Their mean
     divides by the number of features, the size of the last axis.
-squares.mean(dim=-1, keepdim=True) → squares.sum(dim=-1, keepdim=True) / x.shape[1]
+x.var(dim=-1, keepdim=True, correction=0)
+→ ((x - mean) ** 2).sum(-1, keepdim=True) / x.shape[1]
     The sum of the squared deviations is divided by the size of axis 1. With three axes
     that is not the number of features: count them on the last axis.
 torch.sqrt(variance + eps) → (x - mean).abs().mean(dim=-1, keepdim=True) + eps
@@ -261,14 +264,14 @@ torch.sqrt(variance + eps) → (x - mean).abs().mean(dim=-1, keepdim=True) + eps
     the squares, and take the root last, of their mean.
 rows = (x - mean) / root → rows = (mean - x) / root
     The signs are the wrong way round: a deviation is the number minus the mean.
-squares.mean(dim=-1, keepdim=True) → squares.mean()
-squares.mean(dim=-1, keepdim=True) → x.var(correction=0)
+x.var(dim=-1, keepdim=True, correction=0) → ((x - mean) ** 2).mean()
+x.var(dim=-1, keepdim=True, correction=0) → x.var(correction=0)
     The mean belongs to each row, but the variance is one number for the whole tensor.
     Tell both the axis.
 mean = x.mean(dim=-1, keepdim=True) → mean = x.mean()
     The mean is one number for the whole tensor. Each row needs its own, as you gave it
     a variance of its own.
-mean = x.mean( → mean = x.median( ; keepdim=True)⏎squares → keepdim=True).values⏎squares
+mean = x.mean(dim=-1, keepdim=True) → mean = x.median(-1, keepdim=True).values
     You subtract the median of the row. The mean is what LayerNorm takes.
 """)
 
@@ -325,7 +328,7 @@ x = x - x.mean → y = x - x.mean ; x = x / ((x**2) → y = y / ((y**2)
     The caller's `x` is left alone now, but it is also what you scale and return: use
     the new tensor, the one that you have normalized.
 x = x - x.mean → x -= x.mean ; x = x / ((x**2) → x /= ((x**2)
-→ ; return x * scale + shift → return x.mul_(scale).add_(shift)
+; return x * scale + shift → return x.mul_(scale).add_(shift)
     Now scale and shift are written into the caller's `x` as well. It must not change at
     all: which lines write into a tensor, and into which one?
 return x * scale + shift → return x * scale + shift + given ; x = x.float()
@@ -336,15 +339,15 @@ x = x / ((x**2).mean(dim=-1, keepdim=True) → x = x / (x.var(dim=-1, keepdim=Tr
     The caller's `x` is left alone now, but the variance divides by n − 1. The formula
     that you were given was right.
 x = x - x.mean → x -= x.mean
-→ ; x = x / ((x**2).mean(dim=-1, keepdim=True) → x /= (x.var(dim=-1, keepdim=True)
+; x = x / ((x**2).mean(dim=-1, keepdim=True) → x /= (x.var(dim=-1, keepdim=True)
     The variance divides by n − 1 now; the formula that you were given was right. And
     the caller's `x` still changes: which tensor do `-=` and `/=` write into?
 x = x - x.mean → x -= x.mean ; x = x / ((x**2) → x /= ((x**2) ; + eps).sqrt() → ).sqrt() + eps
     eps stands outside the root now; the formula that you were given was right. And the
     caller's `x` still changes: which tensor do `-=` and `/=` write into?
-x = x.float() → x = x.clone()
-    The caller's `x` is left alone now, but nothing converts it any more. In half
-    precision the mean and the squares come out too coarse: compute in float32.
+x = x.float() → x = x
+    Nothing converts `x` to float32 any more. In half precision the mean and the squares
+    come out too coarse.
 """)
 
 # --- 2.4 --------------------------------------------------------------------------

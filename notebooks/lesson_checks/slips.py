@@ -1,8 +1,10 @@
 """Mistakes as edits of the right source: how they are read, made and combined."""
 
+import functools
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,8 +25,8 @@ def read_slips(page: str) -> list[Slip]:
     """The slips of a page, as the docstring of ``engine.py`` describes it."""
     slips, ways, words, usual = [], [], [], True
     for line in [*page.strip("\n").splitlines(), "---"]:
-        if line.startswith((" ", "→")) or not line.strip():
-            if line.startswith("→"):
+        if line.startswith((" ", "→", ";")) or not line.strip():
+            if line.startswith(("→", ";")):
                 ways[-1] += " " + line
             else:
                 words += line.split()
@@ -52,6 +54,7 @@ def slip_of(way: str, message: str, usual: bool) -> Slip:
     return Slip(message, tuple(edits), usual, given)
 
 
+@functools.cache
 def source_of(answer) -> str:
     """The source of a function or class, without what stands above it."""
     lines = inspect.getsource(answer).splitlines(keepends=True)
@@ -79,7 +82,7 @@ def at_place(match: re.Match, new: str) -> str:
 
 def run_source(source: str, original):
     """What the edited source defines, under the names of the original's file."""
-    names = dict(inspect.getmodule(original).__dict__)
+    names = dict(sys.modules[original.__module__].__dict__)
     exec(compile(source, f"<edited {original.__name__}>", "exec"), names)  # noqa: S102 - our own
     return names[original.__name__]
 
