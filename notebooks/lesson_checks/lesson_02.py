@@ -174,7 +174,7 @@ x.var(dim=-1, keepdim=True → x.var(dim=-1
     has lost its last axis. Look at `keepdim`.
 scale * rows → rows
     The scale is not used.
- rows + shift → rows
+rows + shift → rows
     The shift is not used.
 scale * rows + shift → rows
     Neither scale nor shift is used.
