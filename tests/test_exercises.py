@@ -201,14 +201,8 @@ def spoiled_a_little(exercise):
 @each_exercise
 def test_an_answer_off_by_five_times_the_tolerance_is_refused(number):
     exercise = EXERCISES[number]
-    off = spoiled_a_little(exercise)
-    if callable(off) and not isinstance(off, type):
-        results = [exercise.right(*arguments) for arguments in exercise.inputs()]
-        if not any(decimals(result) for result in results):
-            return
-    elif not callable(off) and not decimals(off):
-        return
-    assert judge(exercise, off)[0] == "failing"
+    if decimals(list(engine.Outcomes(exercise, exercise.right))):
+        assert judge(exercise, spoiled_a_little(exercise))[0] == "failing"
 
 
 def decimals(result):
