@@ -201,7 +201,9 @@ def spoiled_a_little(exercise):
 @each_exercise
 def test_an_answer_off_by_five_times_the_tolerance_is_refused(number):
     exercise = EXERCISES[number]
-    if decimals(list(engine.Outcomes(exercise, exercise.right))):
+    with_effects = {"4.5", "6.1", "6.5", "12.3"}  # what is returned is not judged
+    expected = list(engine.Outcomes(exercise, exercise.right))
+    if decimals(expected) and number not in with_effects:
         assert judge(exercise, spoiled_a_little(exercise))[0] == "failing"
 
 
@@ -348,10 +350,11 @@ def test_a_plain_report_has_at_most_eight_lines_of_a_hundred_characters(number):
     exercise = EXERCISES[number]
     for function in ODD_ANSWERS:
         answer = function if callable(exercise.right) else function()
-        state, text = judge(exercise, answer)
-        assert state == "failing"
-        assert len(text.splitlines()) <= 8
-        assert max(map(len, text.splitlines())) <= len("not yet. ") + 100
+        assert judge(exercise, answer)[0] == "failing"
+        sides = [list(engine.Outcomes(exercise, a)) for a in (exercise.right, answer)]
+        if not exercise.agree(*sides):
+            lines = engine.plain_report(exercise, answer, *sides).splitlines()
+            assert len(lines) <= 8 and max(map(len, lines)) <= 100
 
 
 def test_an_integer_must_be_exact_and_may_be_written_as_a_quotient(made):

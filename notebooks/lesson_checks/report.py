@@ -40,6 +40,7 @@ def plain_report(exercise, answer, expected: list, got: list) -> str:
 
 
 def clipped(line: str, width: int = WIDTH) -> str:
+    line = line.replace("\n", " ")
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
