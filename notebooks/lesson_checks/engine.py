@@ -37,11 +37,10 @@ from types import CodeType
 
 import torch
 
+from . import notes
 from .compare import as_tensor, contains_ellipsis, different_keys, same
 from .report import functions_of, own_line, plain_report, what_was_raised
 from .slips import Slip, edited, groups, joined, read_slips, run_source, source_of
-
-from . import notes
 
 EXERCISES: dict[str, "Exercise"] = {}
 
