@@ -118,6 +118,13 @@ def wrong_12_3_no_bias(block, tensors):
     block.att.out_proj.bias.data.zero_()
 
 
+def wrong_12_3_added(block, tensors):
+    before = {name: p.detach().clone() for name, p in block.named_parameters()}
+    right_12_3_by_rank(block, tensors)
+    for name, parameter in block.named_parameters():
+        parameter.data += before[name]
+
+
 def right_12_4_loop(logits, targets):
     total, count = 0.0, 0
     for rows, row_targets in zip(logits, targets, strict=True):
@@ -198,6 +205,7 @@ WRONG = {
         ("of your code raised RuntimeError", wrong_12_3_vectors_too),
         ("never into the block", wrong_12_3_not_copied),
         ("first on:", wrong_12_3_no_bias),
+        ("first on:", wrong_12_3_added),
     ],
     "12.4": [
         ("mean loss", wrong_12_4(lambda shares: -shares.log().mean())),
