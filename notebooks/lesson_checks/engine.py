@@ -43,6 +43,7 @@ from .report import functions_of, own_line, plain_report, what_was_raised
 from .slips import Slip, edited, groups, joined, read_slips, run_source, source_of
 
 EXERCISES: dict[str, "Exercise"] = {}
+STILL_OPEN = "not complete yet. Your code still returns `...`."
 
 __all__ = ["EXERCISES", "Exercise", "as_tensor", "check", "judge", "progress", "same"]
 
@@ -324,7 +325,7 @@ def what_is_missing(answer, exercise: Exercise) -> str:
         any(len(compiled(f)[0]) > 2 for f in functions_of(answer))
         and not exercise.given
     ):
-        return "not complete yet. Your code still returns `...`."
+        return STILL_OPEN
     return "not attempted yet"
 
 
