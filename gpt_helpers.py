@@ -971,24 +971,6 @@ def mean_over_processes(x: Tensor) -> Tensor:
     return x
 
 
-def check_shares(plan: "TrainingPlan", pieces: int) -> None:
-    """Refuse a batch that does not go into equal shares, each in equal pieces.
-
-    With unequal shares the mean of the means would not be the mean.
-
-    Raises: ValueError, with the numbers.
-    Lesson: 13.
-    """
-    size = rank_and_size()[1]
-    if type(pieces) is not int or pieces < 1:
-        raise ValueError(f"pieces must be 1, 2, 3 …, not {pieces!r}")
-    if plan.batch_size % (size * pieces):
-        raise ValueError(
-            f"batch_size={plan.batch_size} does not go into {size} equal shares of "
-            f"{pieces} equal pieces"
-        )
-
-
 def check_agreement(what: str, number: int) -> None:
     """Refuse to go on if the processes hold different numbers.
 
@@ -1017,11 +999,11 @@ class Replicated(DistributedDataParallel):
         super().__init__(model, broadcast_buffers=False, **options)
 
     def __getattr__(self, name: str):
-        if name == "module" or "module" not in self._modules:
-            return super().__getattr__(name)
         try:
             return super().__getattr__(name)
         except AttributeError:
+            if name == "module":
+                raise
             return getattr(self.module, name)
 
     def named_parameters(self, *args, **options):
@@ -1196,6 +1178,27 @@ def make_optimizer(model: nn.Module, plan: TrainingPlan) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95))
 
 
+def check_shares(model: nn.Module, plan: TrainingPlan, pieces: int) -> None:
+    """Refuse a batch without equal shares, or processes that would train apart.
+
+    With unequal shares the mean of the means would not be the mean.
+
+    Raises: ValueError, with the numbers.
+    Lesson: 13.
+    """
+    size = rank_and_size()[1]
+    if type(pieces) is not int or pieces < 1:
+        raise ValueError(f"pieces must be 1, 2, 3 …, not {pieces!r}")
+    if plan.batch_size % (size * pieces):
+        raise ValueError(
+            f"batch_size={plan.batch_size} does not go into {size} equal shares of "
+            f"{pieces} equal pieces"
+        )
+    sharded = hasattr(next(model.parameters()), "placements")
+    if size > 1 and not sharded and not isinstance(model, Replicated):
+        raise ValueError(f"{size} processes need a Replicated or a sharded model")
+
+
 def add_gradients(model, inputs, targets, pieces: int = 1, bf16=False) -> Tensor:
     """Go forward and backward through this process's windows, in pieces.
 
@@ -1208,12 +1211,12 @@ def add_gradients(model, inputs, targets, pieces: int = 1, bf16=False) -> Tensor
     Source: Goyal et al. 2017, Accurate, Large Minibatch SGD, section 3.
     """
     total = torch.zeros((), device=inputs.device)
-    parts = zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True)
+    parts = list(zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True))
     for number, (x, y) in enumerate(parts, start=1):
-        waits = number < pieces and isinstance(model, Replicated)
+        waits = number < len(parts) and isinstance(model, Replicated)
         with model.no_sync() if waits else nullcontext():
             with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16):
-                loss = next_token_loss(model, x, y) / pieces
+                loss = next_token_loss(model, x, y) / len(parts)
             loss.backward()
         total += loss.detach()
     return mean_over_processes(total)
@@ -1272,15 +1275,15 @@ def train(
     Shapes: train_ids (N), validation_ids (M).
     Raises: before anything is changed, ValueError for texts shorter than a window and
         a checkpoint without a folder, and what ``check_token_ids``, ``check_shares``,
-        ``load_checkpoint`` and ``check_agreement`` raise; FloatingPointError, naming the step, for a loss that
-        is no number any more. The last checkpoint stays as it was.
+        ``load_checkpoint`` and ``check_agreement`` raise; FloatingPointError, naming
+        the step, for a loss that is no number any more. The last checkpoint stays.
     Lesson: 8; several processes and pieces in 13.
     """
     for ids in (train_ids, validation_ids):
         check_token_ids(ids[:, None], model.cfg)
         if len(ids) <= (T := model.cfg.context_length):
             raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
-    check_shares(plan, pieces)
+    check_shares(model, plan, pieces)
     optimizer = make_optimizer(model, plan)
     history: list[dict] = []
     if checkpoint is not None:
@@ -1335,7 +1338,7 @@ def running(command: list[str], n_times: int, **streams):
 
     Lesson: 13.
     """
-    paths = [str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH")]
+    paths = [str(DATA_FOLDER.parents[1]), os.environ.get("PYTHONPATH")]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
     env |= {"GPT_ENDS_WITH_STDIN": "1", "USE_LIBUV": "0" if os.name == "nt" else "1"}
