@@ -8,6 +8,7 @@ T tokens, C embedding size, H heads, D head size (C = H·D), V vocabulary, L lay
 """
 
 import argparse
+import atexit
 import copy
 import functools
 import hashlib
@@ -911,12 +912,19 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     os.replace(unfinished, path)
 
 
+def _leave() -> None:
+    """End at once: a thread of gloo that outlives Python would abort the process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(hasattr(sys, "last_value"))  # 1 after an exception that nobody caught
+
+
 @contextmanager
 def joined_processes(timeout: float = 60.0):
     """Join the processes that torchrun has started, and yield this one's device.
 
     That is a GPU of its own, if the machine has one for each process, else the CPU.
-    PyTorch sends a GPU's tensors with nccl and a CPU's with gloo. Only rank 0 prints.
+    What is sent goes by nccl from GPUs and by gloo from CPUs. Only rank 0 prints.
     A process that waits for ``timeout`` seconds in vain raises an error. Those that
     ``launch`` has started end with the program that started them. Without torchrun
     a process is alone, and nothing is joined.
@@ -937,7 +945,8 @@ def joined_processes(timeout: float = 60.0):
     if torch.cuda.device_count() >= n_local:
         torch.cuda.set_device(local_rank)
         device = pick_device()
-    dist.init_process_group(timeout=timedelta(seconds=timeout))
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     try:
         with (
             open(os.devnull, "w") as nowhere,
@@ -946,6 +955,7 @@ def joined_processes(timeout: float = 60.0):
             yield device
     finally:
         dist.destroy_process_group()
+    atexit.register(_leave)
 
 
 def own_rows(batch: Tensor) -> Tensor:
@@ -996,7 +1006,7 @@ class Replicated(DistributedDataParallel):
     """
 
     def __init__(self, model: nn.Module, **options):
-        super().__init__(model, broadcast_buffers=False, **options)
+        super().__init__(model, forward_sync_buffers=False, **options)
 
     def __getattr__(self, name: str):
         try:
