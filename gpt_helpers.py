@@ -1033,7 +1033,7 @@ def shard(model: nn.Module) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    device = model.tok_emb.weight.device.type
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     mesh = init_device_mesh(device, (rank_and_size()[1],))
     for block in model.trf_blocks:
         fully_shard(block, mesh=mesh)
