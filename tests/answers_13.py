@@ -121,7 +121,6 @@ WRONG = {
             "dealt out",
             wrong_13_3(lambda starts, rank, size: starts.view(-1, size).T[rank]),
         ),
-        ("first share", wrong_13_3(lambda starts, rank, size: starts.chunk(size)[0])),
     ],
     "13.4": [
         ("waits in vain", wrong_13_4(lambda r, n, b: n[r] // b)),

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from gpt_helpers import (
     train,
     training_step,
     whole_tensor,
+    write_whole,
 )
 
 SPREAD = {"alone": lambda model: model, "replicas": Replicated, "sharded": shard}
@@ -66,8 +68,13 @@ def gathered(x):
     return found
 
 
-def seeds(device):
-    """Print whether models from two seeds become one, and masks of dropout do not."""
+def seeds(device, folder):
+    """Print whether models from two seeds become one, and masks of dropout do not.
+
+    And let every rank write a file of its own: only rank 0's may appear.
+    """
+    note = Path(folder, f"by-{rank_and_size()[0]}")
+    write_whole(note, lambda file: file.write_text("whole"))
     model = Replicated(new_model(seed=rank_and_size()[0], drop_rate=0.5))
     masks = []
     model.drop_emb.register_forward_hook(lambda *x: masks.append((x[2] != 0).float()))
