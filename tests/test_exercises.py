@@ -3,6 +3,8 @@
 import importlib
 import json
 import os
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,9 +12,9 @@ import nbformat
 import pytest
 import torch
 
-from lesson_checks import check, engine, progress
+from lesson_checks import check, engine, notes, progress
 from lesson_checks.engine import EXERCISES, judge
-from test_lessons import LESSONS, SOLUTIONS
+from stored_notebooks import LESSONS, ROOT, SOLUTIONS
 
 # {exercise: [right answer, …]} and {exercise: [(words of what is said, wrong answer), …]}
 RIGHT, WRONG = {}, {}
@@ -264,7 +266,7 @@ def test_an_integer_must_be_exact_and_may_be_written_as_a_quotient(made):
 
 @pytest.fixture
 def progress_file(monkeypatch, tmp_path):
-    monkeypatch.setattr(engine, "PROGRESS_FILE", tmp_path / "my-progress.json")
+    monkeypatch.setattr(notes, "PROGRESS_FILE", tmp_path / "my-progress.json")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "my-progress.json"
 
@@ -278,7 +280,44 @@ def test_progress_is_kept_in_a_file_and_shown(made, progress_file, capsys):
     check("0.1", lambda x: x)
     progress()
     assert "1 of 1 done" in capsys.readouterr().out, "solved once is solved"
-    assert os.listdir(progress_file.parent) == [progress_file.name]
+    assert all(name.startswith("my-") for name in os.listdir(progress_file.parent))
+
+
+def test_progress_lies_beside_the_lessons_under_the_name_that_the_readme_gives():
+    assert notes.PROGRESS_FILE == ROOT / "notebooks/my-progress.json"
+    assert "`notebooks/my-progress.json`" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_a_write_that_breaks_off_leaves_the_progress_whole(
+    made, progress_file, monkeypatch, capsys
+):
+    def full(descriptor_or_path, text, **_):
+        descriptor_or_path.open("w").write(text[:3])
+        raise OSError("disk full")
+
+    progress_file.write_text('{"0.1": "failing"}')
+    monkeypatch.setattr(Path, "write_text", full)
+    check("0.1", lambda x: x + x)
+    assert (
+        "progress not noted in my-progress.json: disk full" in capsys.readouterr().out
+    )
+    assert json.loads(progress_file.read_text()) == {"0.1": "failing"}
+
+
+NOTE_MANY = """
+import pathlib, sys
+from lesson_checks import notes
+notes.PROGRESS_FILE = pathlib.Path(sys.argv[1])
+for i in range(100):
+    notes.note_progress(f"{sys.argv[2]}.{i}", "done")
+"""
+
+
+def test_two_kernels_that_note_progress_at_once_lose_nothing(progress_file):
+    commands = [[sys.executable, "-c", NOTE_MANY, progress_file, n] for n in "12"]
+    kernels = [subprocess.Popen(command) for command in commands]
+    assert [kernel.wait(timeout=120) for kernel in kernels] == [0, 0]
+    assert len(json.loads(progress_file.read_text())) == 200
 
 
 def test_an_attempt_that_fails_is_listed_so(made, progress_file, capsys):
@@ -289,7 +328,7 @@ def test_an_attempt_that_fails_is_listed_so(made, progress_file, capsys):
     )
 
 
-@pytest.mark.parametrize("content", ["{half", "[1]", ""])
+@pytest.mark.parametrize("content", ["{half", "[1]", "", '{"1.1": ["done"]}'])
 def test_a_damaged_progress_file_is_named_and_kept(
     made, progress_file, capsys, content
 ):

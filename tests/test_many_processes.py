@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from many_jobs import IDS, PLAN, new_model, state
 from safetensors import safe_open
 
 from gpt_helpers import (
@@ -25,7 +26,6 @@ from gpt_helpers import (
     rank_and_size,
     train,
 )
-from many_jobs import IDS, PLAN, new_model, state
 
 JOBS = Path(__file__).with_name("many_jobs.py")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -92,7 +92,7 @@ def test_two_nodes_meet_on_one_machine(alone, tmp_path):
 def test_a_checkpoint_of_two_is_read_by_one_and_by_four(tmp_path, capsys):
     launch(JOBS, 2, "run", tmp_path, "sharded-1-two-0")
     with safe_open(tmp_path / "two", "pt") as file:
-        sums = [file.get_tensor(k).double().abs().sum().item() for k in file.keys()]  # noqa: SIM118
+        sums = [file.get_tensor(k).double().abs().sum().item() for k in file.keys()]
     state(torch.device("cpu"), tmp_path, "alone", "two")
     by_one = float(capsys.readouterr().out)
     by_four = float(launch(JOBS, 4, "state", tmp_path, "sharded", "two"))

@@ -8,18 +8,17 @@ written; it is named by a mistake if it agrees with that one on every input.
 import dis
 import inspect
 import itertools
-import json
-import os
+import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from pathlib import Path
 from types import CodeType
 
 import torch
 from torch import Tensor
 
-PROGRESS_FILE = Path(__file__).resolve().parent.parent / "my-progress.json"
+from . import notes
+
 EXERCISES: dict[str, "Exercise"] = {}
 
 
@@ -200,8 +199,9 @@ def check(number: str, answer) -> None:
             state, text = judge(exercise, answer)
     finally:
         torch.set_num_threads(n_threads)
-    print(text)
-    note_progress(number, state)
+    for line in text.splitlines():  # JupyterLab breaks long lines inside words
+        print(textwrap.fill(line, 88, break_long_words=False, break_on_hyphens=False))
+    notes.note_progress(number, state)
 
 
 def judge(exercise: Exercise, answer) -> tuple[str, str]:
@@ -378,37 +378,13 @@ def show(value) -> str:
 # --- progress ---------------------------------------------------------------------
 
 
-def read_progress() -> dict[str, str]:
-    if not PROGRESS_FILE.exists():
-        return {}
-    noted = json.loads(PROGRESS_FILE.read_text(encoding="utf-8"))
-    if not isinstance(noted, dict):
-        raise TypeError("it holds no table of exercises")
-    return noted
-
-
-def note_progress(number: str, state: str) -> None:
-    if Path.cwd().name == "exercise-solutions":
-        return  # to run the solutions is not to have solved the exercises
-    try:
-        noted = read_progress()
-        if noted.get(number) != "done":  # what was solved once stays solved
-            noted[number] = state
-        unfinished = PROGRESS_FILE.with_suffix(".writing")
-        unfinished.write_text(json.dumps(noted, indent=1), encoding="utf-8")
-        os.replace(unfinished, PROGRESS_FILE)
-    except (OSError, ValueError, TypeError) as error:
-        print(f"(progress not noted in {PROGRESS_FILE.name}: {error})")
-
-
 def progress() -> None:
     """Print which exercises are done, open and failing, lesson by lesson."""
+    name = notes.PROGRESS_FILE.name
     try:
-        noted = read_progress()
+        noted = notes.read_progress()
     except (OSError, ValueError, TypeError) as error:
-        print(
-            f"{PROGRESS_FILE.name} cannot be read ({error}); delete it to start anew."
-        )
+        print(f"{name} cannot be read ({error}); delete it to start anew.")
         return
     print(f"{'lesson':8}{'done':20}{'failing':20}open")
     for lesson, numbers in itertools.groupby(EXERCISES, lambda n: n.partition(".")[0]):
@@ -418,6 +394,4 @@ def progress() -> None:
         columns = [" ".join(column) or "-" for column in states.values()]
         print(f"{lesson:8}{columns[0]:20}{columns[1]:20}{columns[2]}")
     done = sum(noted.get(number) == "done" for number in EXERCISES)
-    print(
-        f"{done} of {len(EXERCISES)} done; delete {PROGRESS_FILE.name} to start anew."
-    )
+    print(f"{done} of {len(EXERCISES)} done; delete {name} to start anew.")
