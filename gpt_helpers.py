@@ -8,25 +8,33 @@ T tokens, C embedding size, H heads, D head size (C = H·D), V vocabulary, L lay
 """
 
 import argparse
+import atexit
 import functools
 import hashlib
 import json
 import math
 import os
 import re
+import socket
+import subprocess
 import sys
+import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 DATA_FOLDER = Path(__file__).resolve().parent / "notebooks" / "data"
 
@@ -1120,14 +1128,27 @@ def initialize_like_gpt2(model: nn.Module, generator: torch.Generator) -> None:
             parameter.normal_(0.0, width, generator=generator)
 
 
+def rank_and_size() -> tuple[int, int]:
+    """The number of this process and how many there are: 0 and 1 without torchrun.
+
+    Lesson: 13.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a file beside ``path``, then put it in its place at once.
 
     A kill at any moment leaves the old file or the new one, never a part. The file's
     mode stays as it was; a new file gets the usual one, whatever ``write`` gives it.
+    Of several processes only rank 0 writes.
 
-    Lesson: 8.
+    Lesson: 8; several processes in 13.
     """
+    if rank_and_size()[0]:
+        return
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.unlink(missing_ok=True)
     unfinished.touch()  # with the mode that your new files have
@@ -1137,6 +1158,152 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         os.fsync(file.fileno())
     unfinished.chmod(mode)
     os.replace(unfinished, path)
+
+
+def _leave() -> None:
+    """End at once: a thread of gloo that outlives Python would abort the process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(hasattr(sys, "last_value"))  # 1 after an exception that nobody caught
+
+
+@contextmanager
+def joined_processes(timeout: float = 60.0):
+    """Join the processes that torchrun has started, and yield this one's device.
+
+    That is a GPU of its own, if the machine has one for each process, else the CPU.
+    What is sent goes by nccl from GPUs and by gloo from CPUs. Only rank 0 prints.
+    A process that waits for ``timeout`` seconds in vain raises an error. Those that
+    ``launch`` has started end with the program that started them. Without torchrun
+    a process is alone, and nothing is joined.
+
+    Lesson: 13.
+    """
+    if "RANK" not in os.environ:
+        yield pick_device()
+        return
+    if os.environ.get("GPT_ENDS_WITH_STDIN"):
+        watch = threading.Thread(target=lambda: os.read(0, 1) or os._exit(1))
+        watch.daemon = True
+        watch.start()
+    local_rank, n_local = (
+        int(os.environ[f"LOCAL_{x}"]) for x in ("RANK", "WORLD_SIZE")
+    )
+    device = torch.device("cpu")
+    if torch.cuda.device_count() >= n_local:
+        torch.cuda.set_device(local_rank)
+        device = pick_device()
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    try:
+        with (
+            open(os.devnull, "w") as nowhere,
+            redirect_stdout(nowhere if dist.get_rank() else sys.stdout),
+        ):
+            yield device
+    finally:
+        dist.destroy_process_group()
+    atexit.register(_leave)
+
+
+def own_rows(batch: Tensor) -> Tensor:
+    """This process's share of a batch that all processes have drawn alike.
+
+    Shapes: (B, T) -> (B/P, T) in each of P processes.
+    Lesson: 13.
+    """
+    rank, size = rank_and_size()
+    return batch.chunk(size)[rank]
+
+
+def mean_over_processes(x: Tensor) -> Tensor:
+    """Replace a tensor, in every process, by its mean over all of them.
+
+    Shapes: (...) -> (...).
+    Lesson: 13.
+    """
+    size = rank_and_size()[1]
+    if size > 1:
+        dist.all_reduce(x)
+        x /= size
+    return x
+
+
+def check_agreement(what: str, number: int) -> None:
+    """Refuse to go on if the processes hold different numbers.
+
+    Raises: ValueError, in every process, with the numbers by rank.
+    Lesson: 13.
+    """
+    numbers = [number] * rank_and_size()[1]
+    if len(numbers) > 1:
+        dist.all_gather_object(numbers, number)
+    if len(set(numbers)) > 1:
+        raise ValueError(f"the processes disagree about {what}: {numbers} by rank")
+
+
+class Replicated(DistributedDataParallel):
+    """A whole model in every process; the backward pass averages the gradients.
+
+    Rank 0's weights are sent to the others at the start. Everything but the call is
+    the model's own, names of parameters included.
+
+    Lesson: 13.
+    Source: Li et al. 2020, PyTorch Distributed, section 3.2.
+    """
+
+    def __getattr__(self, name: str):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
+
+    def named_parameters(self, *args, **options):
+        return self.module.named_parameters(*args, **options)
+
+
+def shard(model: nn.Module) -> nn.Module:
+    """Keep a part of each parameter in every process, in place; return the model.
+
+    Weights, gradients and optimizer state are all cut along their first axis. A block
+    is put together when it is needed, and its gradients are averaged and cut again.
+
+    Lesson: 13.
+    Source: Rajbhandari et al. 2020, ZeRO, section 5; Zhao et al. 2023, PyTorch FSDP,
+        section 3.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    mesh = init_device_mesh(device, (rank_and_size()[1],))
+    for block in model.trf_blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh, reshard_after_forward=True)
+
+
+def whole_tensor(x: Tensor) -> Tensor:
+    """Put a sharded tensor together; all processes must call it. Others stay.
+
+    Lesson: 13.
+    """
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+def cut_like(whole: Tensor, parameter: Tensor) -> Tensor:
+    """This process's part of a tensor, if the parameter it belongs to is sharded.
+
+    Lesson: 13.
+    """
+    if whole.ndim == 0 or not hasattr(parameter, "placements"):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, places = parameter.device_mesh, parameter.placements
+    whole = whole.to(parameter.device)
+    return distribute_tensor(whole, mesh, places, src_data_rank=None)
 
 
 def named_weights(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -1161,9 +1328,10 @@ def save_checkpoint(path, model, optimizer, plan, text, history: list[dict]) -> 
     """Write model, optimizer, plan, text and history into one safetensors file.
 
     ``text`` is what ``digest_texts`` says of the texts. AdamW's averages lie under the
-    names of their parameters, as zeros where there are none yet.
+    names of their parameters, as zeros where there are none yet. Of several processes
+    all must call it, as sharded tensors are put together.
 
-    Lesson: 8.
+    Lesson: 8; sharded tensors in 13.
     """
     tensors = {}
     for name, weight in named_weights(model).items():
@@ -1174,7 +1342,7 @@ def save_checkpoint(path, model, optimizer, plan, text, history: list[dict]) -> 
             tensors |= {f"optimizer.{name}.{k}": value for k, value in state.items()}
     facts = {"config": asdict(model.cfg), "plan": asdict(plan)}
     facts |= {"text": text, "history": history}
-    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    tensors = {name: whole_tensor(t).contiguous() for name, t in tensors.items()}
     metadata = {name: json.dumps(fact) for name, fact in facts.items()}
     write_whole(Path(path), lambda file: save_file(tensors, file, metadata))
 
@@ -1188,7 +1356,7 @@ def load_checkpoint(path, model, optimizer=None, plan=None, text=None) -> list[d
 
     Raises: ValueError, naming the file and what is wrong: damaged or no checkpoint, of
         another configuration, plan or text, or with other tensors.
-    Lesson: 8.
+    Lesson: 8; sharded tensors in 13.
     """
     try:
         with safe_open(path, "pt") as file:
@@ -1226,13 +1394,16 @@ def load_checkpoint(path, model, optimizer=None, plan=None, text=None) -> list[d
         raise ValueError(f"checkpoint with other tensors: {path}: {sorted(wrong)[:5]}")
     if optimizer is not None:
         state = {
-            number: {k: tensors[f"optimizer.{name}.{k}"] for k in averages}
+            number: {
+                k: cut_like(tensors[f"optimizer.{name}.{k}"], weights[name])
+                for k in averages
+            }
             for number, name in enumerate(order)
         }
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     for name, weight in weights.items():
-        weight.copy_(tensors[f"model.{name}"])
+        weight.copy_(cut_like(tensors[f"model.{name}"], weight))
     return facts["history"]
 
 
@@ -1291,11 +1462,59 @@ def make_optimizer(model: nn.Module, plan: TrainingPlan) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95))
 
 
-def training_step(model, optimizer, train_ids, plan: TrainingPlan, step: int) -> float:
+def check_shares(model: nn.Module, plan: TrainingPlan, pieces: int) -> None:
+    """Refuse a batch without equal shares, or processes that would train apart.
+
+    With unequal shares the mean of the means would not be the mean.
+
+    Raises: ValueError, with the numbers.
+    Lesson: 13.
+    """
+    size = rank_and_size()[1]
+    if type(pieces) is not int or pieces < 1:
+        raise ValueError(f"pieces must be 1, 2, 3 …, not {pieces!r}")
+    if plan.batch_size % (size * pieces):
+        raise ValueError(
+            f"batch_size={plan.batch_size} does not go into {size} equal shares of "
+            f"{pieces} equal pieces"
+        )
+    sharded = hasattr(next(model.parameters()), "placements")
+    if size > 1 and not sharded and not isinstance(model, Replicated):
+        raise ValueError(f"{size} processes need a Replicated or a sharded model")
+
+
+def add_gradients(model, inputs, targets, pieces: int = 1, bf16=False) -> Tensor:
+    """Go forward and backward through this process's windows, in pieces.
+
+    The gradients become those of the mean over all windows of all processes, and the
+    loss that is returned is that mean. Replicas exchange gradients once, after the
+    last piece.
+
+    Shapes: inputs (B/P, T), targets (B/P, T) -> (), in each of P processes.
+    Lesson: 13.
+    Source: Goyal et al. 2017, Accurate, Large Minibatch SGD, section 3.
+    """
+    total = torch.zeros((), device=inputs.device)
+    parts = list(zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True))
+    for number, (x, y) in enumerate(parts, start=1):
+        waits = number < len(parts) and isinstance(model, Replicated)
+        with model.no_sync() if waits else nullcontext():
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16):
+                loss = next_token_loss(model, x, y) / len(parts)
+            loss.backward()
+        total += loss.detach()
+    return mean_over_processes(total)
+
+
+def training_step(
+    model, optimizer, train_ids, plan: TrainingPlan, step: int, pieces: int = 1
+) -> float:
     """Draw windows, move the weights once, and return the loss before the move.
 
+    All processes draw the same batch, and each takes its own rows of it.
+
     Raises: FloatingPointError, naming the step, if the loss is no number any more.
-    Lesson: 8.
+    Lesson: 8; several processes and pieces in 13.
     Source: Pascanu, Mikolov, Bengio 2013, On the Difficulty of Training Recurrent
         Neural Networks, section 3.2 (clipping).
     """
@@ -1303,13 +1522,13 @@ def training_step(model, optimizer, train_ids, plan: TrainingPlan, step: int) ->
         group["lr"] = learning_rate_at(step, plan)
     device = model.tok_emb.weight.device
     windows = draw_windows(train_ids, plan.batch_size, model.cfg.context_length)
-    inputs, targets = (part.to(device) for part in windows)
-    with torch.autocast(device.type, torch.bfloat16, enabled=plan.bf16):
-        loss = next_token_loss(model, inputs, targets)
+    inputs, targets = (own_rows(part).to(device) for part in windows)
+    if rank := rank_and_size()[0]:  # each rank has its own dropout
+        torch.manual_seed((torch.initial_seed() + rank * 2**40) % 2**64)
+    optimizer.zero_grad()
+    loss = add_gradients(model, inputs, targets, pieces, plan.bf16)
     if not loss.isfinite():
         raise FloatingPointError(f"the loss is {loss.item()} at step {step}")
-    optimizer.zero_grad()
-    loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
     optimizer.step()
     return loss.item()
@@ -1339,6 +1558,7 @@ def train(
     *,
     checkpoint: str | Path | None = None,
     show: Callable[[int, list[dict]], None] | None = None,
+    pieces: int = 1,
 ) -> list[dict]:
     """Train in place and return the history, a row per evaluation.
 
@@ -1347,30 +1567,40 @@ def train(
     there, and a file that is there already is continued, if plan and texts are the
     same: to the losses of a run without the stop, as each step draws its windows and
     dropout from its own seed.
-    ``show(step, history)`` is called after every step.
+    ``show(step, history)`` is called after every step. With ``pieces`` a process goes
+    through its windows in as many parts, to save memory. Several processes, a
+    ``Replicated`` or a sharded model in each, share every batch and the checkpoint's
+    file, and another number of them may go on from it: to the same losses, to
+    rounding, without dropout.
 
     Shapes: train_ids (N), validation_ids (M).
-    Raises: before anything is changed, what ``check_text``, ``check_place`` and
-        ``load_checkpoint`` raise; FloatingPointError, naming the step, for a loss that
-        is no number any more. The last checkpoint stays as it was.
-    Lesson: 8.
+    Raises: before anything is changed, what ``check_text``, ``check_shares``,
+        ``check_place``, ``load_checkpoint`` and ``check_agreement`` raise;
+        FloatingPointError, naming the step, for a loss that is no number any more. The
+        last checkpoint stays as it was.
+    Lesson: 8; several processes and pieces in 13.
     """
     for ids in (train_ids, validation_ids):
         check_text(ids, model.cfg)
+    check_shares(model, plan, pieces)
     optimizer = make_optimizer(model, plan)
     history: list[dict] = []
     if checkpoint is not None:
-        check_place(place := Path(checkpoint))
+        place = Path(checkpoint)
+        if not rank_and_size()[0]:
+            check_place(place)
         text = digest_texts(train_ids, validation_ids)
         if place.exists():
             history = load_checkpoint(place, model, optimizer, plan, text)
     first = history[-1]["step"] if history else 0
+    check_agreement("the first step", first)
     losses = []
     model.train()
     with torch.random.fork_rng():
         for step in range(first, plan.n_steps):
             torch.manual_seed((plan.seed * 1_000_003 + step) % 2**64)
-            losses.append(training_step(model, optimizer, train_ids, plan, step))
+            loss = training_step(model, optimizer, train_ids, plan, step, pieces)
+            losses.append(loss)
             if (step + 1) % plan.eval_every == 0 or step + 1 == plan.n_steps:
                 row = {"step": step + 1, "train": sum(losses) / len(losses)}
                 row["validation"] = loss = evaluate_loss(model, validation_ids)
@@ -1383,6 +1613,79 @@ def train(
             if show is not None:
                 show(step + 1, history)
     return history
+
+
+def torchrun_command(program, n_processes, arguments, n_nodes: int) -> list[str]:
+    """What ``launch`` starts: torchrun on this machine alone, with a free port.
+
+    Lesson: 13.
+    """
+    port = 0  # torchrun finds one; several must be told the same
+    if n_nodes > 1:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run"]
+    command += [f"--nnodes={n_nodes}", f"--nproc-per-node={n_processes}"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+    command += ["--rdzv-id=gpt", "--local-addr=127.0.0.1"]
+    return [*command, str(program), *map(str, arguments)]
+
+
+@contextmanager
+def running(command: list[str], n_times: int, **streams):
+    """Start a command several times, and leave none of them running in the end.
+
+    Lesson: 13.
+    """
+    paths = [str(DATA_FOLDER.parents[1]), os.environ.get("PYTHONPATH")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+    env |= {"GPT_ENDS_WITH_STDIN": "1", "USE_LIBUV": "0" if os.name == "nt" else "1"}
+    streams |= {"stdin": subprocess.PIPE, "start_new_session": True}
+    processes = []
+    try:
+        for _ in range(n_times):
+            processes.append(subprocess.Popen(command, env=env, **streams))
+        yield processes
+    finally:
+        for process in processes:
+            process.stdin.close()  # what torchrun has started watches for that
+            if process.poll() is None:
+                process.terminate()
+        for process in processes:
+            process.wait()
+
+
+def launch(
+    program: str | Path, n_processes: int, *arguments, n_nodes=1, timeout: float = 300.0
+) -> str:
+    """Run a Python program in several processes with torchrun; return what it prints.
+
+    Each process has one thread. With ``n_nodes`` several torchruns find each other, as
+    they would on several machines, and each starts ``n_processes``. None of them is
+    left when this returns or raises, also when it is interrupted.
+
+    Raises: RuntimeError, with all that was said, if a process fails; TimeoutError if
+        one still runs after ``timeout`` seconds.
+    Lesson: 13.
+    """
+    command = torchrun_command(program, n_processes, arguments, n_nodes)
+    text = {"mode": "w+", "encoding": "utf-8", "errors": "replace"}
+    with tempfile.TemporaryFile(**text) as out, tempfile.TemporaryFile(**text) as err:
+        ends = time.monotonic() + timeout
+        with running(command, n_nodes, stdout=out, stderr=err) as started:
+            try:
+                codes = [p.wait(max(0, ends - time.monotonic())) for p in started]
+            except subprocess.TimeoutExpired:
+                codes = None
+        out.seek(0), err.seek(0)
+        printed, said = out.read(), err.read()
+    if codes is None:
+        raise TimeoutError(f"{program} was ended after {timeout} s:\n{printed}{said}")
+    if any(codes):
+        raise RuntimeError(f"a process of {program} failed:\n{printed}{said}")
+    return printed
 
 
 # The smallest GPT-2 on Hugging Face: its name there today and before 2024, the commit,

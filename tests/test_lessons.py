@@ -3,6 +3,7 @@
 import ast
 import difflib
 import re
+import tempfile
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from safetensors import safe_open
 
 import gpt_helpers
 from plot_data import MIME as PLOT_DATA
@@ -345,6 +347,76 @@ def same_text(early, final):
     return torch.equal(early(model, IDS, 9), final(model, IDS, 9))
 
 
+PLAN = gpt_helpers.TrainingPlan(3, 2, warmup_steps=1, eval_every=2)
+TEXT = torch.arange(60) % 13
+
+
+def same_history(early, final):
+    runs = [
+        train(seeded(gpt_helpers.GPTModel), TEXT, TEXT, PLAN)
+        for train in (early, final)
+    ]
+    return runs[0] == runs[1]
+
+
+def same_step(early, final):
+    losses = []
+    for step in early, final:
+        model = seeded(gpt_helpers.GPTModel)
+        optimizer = gpt_helpers.make_optimizer(model, PLAN)
+        torch.manual_seed(0)
+        losses.append([step(model, optimizer, TEXT, PLAN, i) for i in range(3)])
+    return losses[0] == losses[1]
+
+
+def same_file(early, final):
+    found = []
+    for save in early, final:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "file").write_bytes(stored(save))
+            with safe_open(f"{folder}/file", "pt") as file:
+                tensors = {k: file.get_tensor(k).tolist() for k in file.keys()}
+                found.append((file.metadata(), tensors))
+    return found[0] == found[1]
+
+
+def stored(save):
+    model = seeded(gpt_helpers.GPTModel)
+    optimizer = gpt_helpers.make_optimizer(model, PLAN)
+    torch.manual_seed(0)
+    gpt_helpers.training_step(model, optimizer, TEXT, PLAN, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        text = gpt_helpers.digest_texts(TEXT, TEXT)
+        save(f"{folder}/file", model, optimizer, PLAN, text, [{"step": 1}])
+        return Path(folder, "file").read_bytes()
+
+
+def same_reading(early, final):
+    content, sums = stored(gpt_helpers.save_checkpoint), []
+    for load in early, final:
+        model = seeded(gpt_helpers.GPTModel)
+        optimizer = gpt_helpers.make_optimizer(model, PLAN)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "file").write_bytes(content)
+            history = load(Path(folder, "file"), model, optimizer, PLAN)
+        tensors = [x for s in optimizer.state.values() for x in s.values()]
+        tensors += model.parameters()
+        sums.append((history, [x.double().sum().item() for x in tensors]))
+    return sums[0] == sums[1]
+
+
+def same_writing(early, final):
+    with tempfile.TemporaryDirectory() as folder:
+        for write in early, final:
+            write(
+                Path(folder, "file"), lambda file: file.write_text(str(len(file.name)))
+            )
+            if [p.name for p in Path(folder).iterdir()] != ["file"]:
+                return False
+            content = Path(folder, "file").read_text()
+    return content == str(len("file.unfinished"))
+
+
 # How an earlier definition is shown equal to the module's, by name.
 EQUAL = {
     "LayerNorm": same_norm,
@@ -357,6 +429,11 @@ EQUAL = {
     "check_token_ids": same_refusals,
     "generate_text": same_text,
     "next_logits": same_next_logits,
+    "write_whole": same_writing,
+    "save_checkpoint": same_file,
+    "load_checkpoint": same_reading,
+    "training_step": same_step,
+    "train": same_history,
 }
 EARLIER = [
     (name, number, text)

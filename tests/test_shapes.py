@@ -1,6 +1,7 @@
 """The shapes and lesson numbers that docstrings name, run on small distinct sizes."""
 
 import re
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,7 +11,16 @@ import gpt_helpers as gpt
 from test_lessons import MODULE, TAUGHT
 
 SIZES = {"B": 2, "T": 5, "C": 12, "H": 3, "D": 4, "V": 13, "N": 40, "I": 64, "O": 9}
-SIZES |= {"R": 5, "I/32": 2, "D/2": 2, "max_new_tokens": 4, "n": 4, "in": 7, "out": 9}
+SIZES |= {
+    "R": 5,
+    "I/32": 2,
+    "D/2": 2,
+    "max_new_tokens": 4,
+    "n": 4,
+    "P": 2,
+    "in": 7,
+    "out": 9,
+}
 CFG = gpt.GPTConfig(13, 9, emb_dim=12, n_heads=3, n_layers=1, drop_rate=0.0)
 
 
@@ -22,6 +32,12 @@ IDS, TEXT = torch.arange(10).view(2, 5), torch.arange(40) % 13
 STREAM, LOGITS, ROWS = random(2, 5, 12), random(2, 13), random(2, 5, 64)
 HEADS, MODEL = random(2, 3, 5, 4), gpt.GPTModel(CFG)
 WEIGHT, BIAS = random(9, 64), random(9)
+
+
+def share_of_two(batch):
+    with patch("gpt_helpers.rank_and_size", return_value=(1, 2)):
+        return gpt.own_rows(batch)
+
 
 # {name: (arguments with a shape, in the docstring's order; what is called on them)}
 EXAMPLES = {
@@ -53,6 +69,12 @@ EXAMPLES = {
     "quantize_rows": ([ROWS], gpt.quantize_rows),
     "draw_windows": ([TEXT], lambda ids: gpt.draw_windows(ids, 2, 5)),
     "next_token_loss": ([IDS, IDS], lambda a, b: gpt.next_token_loss(MODEL, a, b)),
+    "own_rows": ([IDS], share_of_two),
+    "mean_over_processes": ([STREAM], gpt.mean_over_processes),
+    "add_gradients": (
+        [IDS[:1], IDS[1:]],
+        lambda a, b: gpt.add_gradients(MODEL, a, b),
+    ),
     "turn_matrix": ([random(7, 9)], lambda m: gpt.turn_matrix("h.0.c_fc.weight", m)),
 }
 # What takes or returns no single tensor.
