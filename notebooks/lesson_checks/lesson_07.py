@@ -66,6 +66,7 @@ logits[:, -1] → logits[..., -1]
     of the axes.
 logits[:, -1] → logits[0, -1]
 logits[:, -1] → logits[:1, -1]
+logits[:, -1] → logits[0, -1] ; dim=-1, keepdim=True → dim=-1
     You answered for the first text only. Each text of the batch gets an id of its own:
     the axis of the texts must stay.
 dim=-1, keepdim=True → dim=None
@@ -81,19 +82,8 @@ ids = last.argmax(dim=-1, keepdim=True) → ids = tuple(last.max(dim=-1, keepdim
 logits[:, -1] → logits[:, -2]
     You took the last position but one. Its scores are about the token that is last
     already: count from the end, where −1 is the last.
-last.argmax → last.softmax(dim=-1).amax
-    These are the shares of the favorites. Asked are the favorites: the places at which
-    those shares stand.
 last.argmax → last.argmin
     Those are the least likely tokens: you look for the smallest score.
-last.argmax → last.softmax(dim=0).argmax
-    A softmax along the batch lets the texts compete and changes who wins. Along the
-    vocabulary it keeps the order; you can also leave it out.
-logits[:, -1] → logits.softmax(dim=1)[:, -1]
-    A softmax along the positions lets them compete and changes who wins. Along the
-    vocabulary it keeps the order; you can also leave it out.
-ids = last.argmax(dim=-1, keepdim=True) → ids = torch.multinomial(last.softmax(-1), 1)
-    You draw by chance. Greedy decoding takes the largest score, the same every time.
 logits[:, -1] → logits.mean(dim=1)
 logits[:, -1] → logits.amax(dim=1)
     You mix the positions. Each position's scores are about another token: only the last
@@ -101,16 +91,10 @@ logits[:, -1] → logits.amax(dim=1)
 return ids → return ids.float()
     The ids are written as decimals. An embedding looks rows up with integers: leave the
     ids as `argmax` gives them.
-return ids → return F.one_hot(ids[:, 0], last.shape[-1])
-    The tokens are written as rows of zeros with a single one. An id is the place of
-    that one, a single integer.
 return ids → return last
 return ids → return last.softmax(dim=-1)
     You return a number for every vocabulary entry. Asked is the place of the largest
     one, one id for each text.
-logits[:, -1] → logits.flatten(1)
-    You number all T·V scores of a text through. Pick the last position first; then a
-    place on the vocabulary axis is an id.
 """)
 
 # --- 7.2 --------------------------------------------------------------------------
@@ -192,32 +176,18 @@ return ones.float() → return best[:, None]
     1 where the largest logit stands, 0 elsewhere.
 ---
 return ones.float() → return torch.full_like(logits, 1 / logits.shape[-1])
-    At temperature 0 you give all tokens equal shares. That is endless heat; in the cold
-    the favorite gets everything.
 return ones.float() → return logits.softmax(dim=-1)
-    At temperature 0 you leave the logits as they are, which is temperature 1. In the
-    cold the favorite gets everything.
+return ones.float() → return torch.zeros_like(logits)
+    At temperature 0 the favorite does not get everything. Its share is 1, and 0 is left
+    for the others.
 return ones.float() → return logits
+return ones.float() → return logits.masked_fill(ones == 0, -torch.inf)
     At temperature 0 you return the logits. Asked are shares: 1 for the largest logit of
     a row, 0 for the others.
-return ones.float() → return torch.zeros_like(logits)
-    At temperature 0 you return zeros only. The shares of a row add up to 1: the largest
-    logit gets all of it.
-return ones.float() → return ones * logits
-    At temperature 0 your largest logit keeps its value. Asked are shares: it gets 1.
-return ones.float() → return logits.masked_fill(ones == 0, -torch.inf)
-    At temperature 0 you hide the others and return logits. Asked are shares: the
-    softmax is missing there.
-return ones.float() → return ones.bool()
-    At temperature 0 you return True and False. Asked are shares, which are decimals:
-    1.0 and 0.0.
 ones = F.one_hot(best, logits.shape[-1]) → ones = logits == logits.max()
 ones = F.one_hot(best, logits.shape[-1]) → ones = logits == logits.amax(dim=0)
     At temperature 0 you let the rows compete. Each row has a favorite of its own: look
     for the largest along the last axis.
-return ones.float() → return ones.float().amax(dim=0).expand_as(logits)
-    At temperature 0 each row has a 1 at the favorites of all rows. With
-    `[:, places] = 1` you write into these columns of every row.
 logits.argmax → logits.argmin
     At temperature 0 the smallest logit gets everything. It is the largest that does.
 scaled.softmax(dim=-1) → scaled.flatten().softmax(dim=0).reshape(logits.shape)
@@ -242,10 +212,6 @@ scaled.softmax(dim=-1) → scaled.exp()
 scaled.softmax(dim=-1) → scaled.exp() / scaled.exp().sum(dim=-1)
     The sum has lost its axis. It works for one row and fails for several, as (B) does
     not fit (B, V): look at `keepdim`.
-return ones.float() → return best[:, None] ; return shares
-→ return torch.multinomial(shares, 1)
-    You draw tokens and return their ids. Asked is what comes before the draw: the
-    shares, (B, V).
 """)
 
 # --- 7.3 --------------------------------------------------------------------------
@@ -304,12 +270,11 @@ logits.topk(k, dim=-1).values → logits.sort(dim=-1, descending=True).values
 best[:, -1:] → best.min()
     One threshold serves the whole batch, the lowest of all rows, so rows with high
     logits keep too many. Each row needs its own, as a column (B, 1).
-best[:, -1:] → best[:, -1].max()
-    One threshold serves the whole batch, the highest of all rows, so rows with low
-    logits are hidden entirely. Each row needs its own, as a column (B, 1).
 best[:, -1:] → best[0, -1]
-    The threshold of the first row serves the whole batch. Each row needs its own, as a
-    column (B, 1).
+best[:, -1:] → best[-1, -1]
+best[:, -1:] → best[:, -1].max()
+    The threshold of one row serves the whole batch. Each row needs its own, as a column
+    (B, 1).
 best[:, -1:] → best[:, -1]
     The threshold has lost its axis. It works for one row and fails for several, as (B)
     does not fit (B, V): keep it as (B, 1).
@@ -320,9 +285,6 @@ hidden, -torch.inf → hidden, -1e9
 hidden, -torch.inf → hidden, torch.finfo(logits.dtype).min
     You hide with a large negative number. After a softmax it looks the same, but the
     task asks for minus infinity, which is the logarithm of 0.
-hidden, -torch.inf → hidden, torch.inf
-    You put plus infinity in place of what is hidden, which makes it the favorite. Look
-    at the sign.
 logits < threshold → logits >= threshold
 logits < threshold → logits > threshold
     It is the other way round: you hide the best and keep the rest. Look at the sense of
@@ -337,42 +299,20 @@ return logits.masked_fill(hidden, -torch.inf) → return logits
     Nothing is hidden: you return the logits as they came. Does what you call change its
     tensor, or does it return a new one?
 ---
-best[:, -1:] → best[-1, -1]
-    The threshold of the last row serves the whole batch. Each row needs its own, as a
-    column (B, 1).
-best[:, -1:] → best[-1]
-    Your threshold is the last row of `values`, (k). The k-th best of every row is the
-    last column, (B, 1).
 best[:, -1:] → best[:, :1]
     You keep the single best of each row, whatever k is. Look at which column you take.
 best[:, -1:] → logits.flatten().topk(k).values[-1]
     You keep the k best of the whole batch. Each row keeps k of its own, whatever the
     others hold: do not flatten.
-logits.topk(k, dim=-1) → logits.topk(min(k, logits.shape[0]), dim=0)
-; best[:, -1:] → best[-1:]
-    You take the k best of each column. `dim=0` lets the rows compete; the tokens of one
-    row compete.
 logits.topk(k, dim=-1) → logits.topk(k, dim=-1, largest=False)
 ; logits < threshold → logits > threshold
     You keep the k smallest logits. The likeliest tokens have the largest.
 logits.topk(k, dim=-1) → logits.topk(k, dim=-1, largest=False)
     Your threshold is the k-th smallest. `sort` goes upward unless you tell it
     otherwise.
-return logits.masked_fill(hidden, -torch.inf)
-→ return logits.scatter(-1, logits.topk(k, largest=False).indices, -torch.inf)
-    You hide the k smallest. Hidden is all but the k largest, which are V − k: look at
-    how many you ask for.
-k = min(k, logits.shape[-1]) → ; logits.topk(k, → logits.topk(1,
-; hidden = logits < threshold → worst = logits.argsort()[:, : logits.shape[-1] - k]
-; logits.masked_fill(hidden, -torch.inf) → logits.scatter(-1, worst, -torch.inf)
-    For a k above V, V − k is negative, and a negative end of a slice counts from the
-    row's end. Such a k should keep everything.
 min(k, logits.shape[-1]) → min(k, logits.shape[0])
     A k above the number of rows is cut down to it. You took the length of the batch
     axis for that of the vocabulary.
-min(k, logits.shape[-1]) → min(k, logits.shape[-1] - 1)
-    You cut k down to V − 1, and so hide the smallest. The largest k that means
-    something is V.
 return logits.masked_fill(hidden, -torch.inf)
 → return torch.where(hidden, logits * torch.inf, logits)
 return logits.masked_fill(hidden, -torch.inf) → return logits + hidden * -torch.inf
@@ -384,10 +324,6 @@ return logits.masked_fill(hidden, -torch.inf) → return hidden
     as they are.
 hidden, -torch.inf) → hidden, -torch.inf).softmax(dim=-1)
     You return shares. The softmax comes later: return logits.
-return logits.masked_fill(hidden, -torch.inf)
-→ return F.pad(best, (0, logits.shape[-1] - k), value=-torch.inf)
-    The k best stand in the first k places, in order of size. Each must stay at its own
-    place, which is its token's id.
 return logits.masked_fill(hidden, -torch.inf) → return tuple(logits.topk(k, dim=-1))
     You return two tensors. `topk` gives the k best values and their places; return
     logits of the old shape, minus infinity where a logit is hidden.
@@ -479,12 +415,6 @@ return before, around → return before
 return before, around → return text[:start], text[start:again]
     You return the words themselves. Asked are two numbers: how many stand before the
     loop and how many in it.
-before = start → before = text[start]
-    The first of the two is the word with which the loop begins. Asked is how many words
-    stand before it.
-before = start → before = len(text) - around
-    You count words of the loop as standing before it. The text goes round until its V
-    steps are over.
 before = start → before = 0 ; around = again - start → around = text.index(text[0], 1)
     You look for the return of the first word, and it need not come back. Look for the
     first word, whichever it is, that has been there before.

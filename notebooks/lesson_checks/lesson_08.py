@@ -22,7 +22,7 @@ def texts_with_starts():
         (30, [12, 3, 1, 8, 20], 4),
         (12, [0, 8, 3], 3),
         (9, [7, 0, 4], 1),
-        (5, [0], 4),
+        (6, [0, 1], 4),
     ):
         made.append((torch.randperm(N, generator=generator), torch.tensor(starts), T))
     return made
@@ -38,7 +38,7 @@ def inputs_and_targets(answer, ids, starts, length):
     if not isinstance(found, (tuple, list, Tensor)):
         return found
     if len(found) != 2:
-        raise ValueError(f"inputs and targets are two tensors, but {len(found)} came")
+        raise ValueError(f"two tensors are asked for, not {len(found)}")
     return {"inputs": found[0], "targets": found[1]}
 
 
@@ -116,9 +116,6 @@ targets = windows[:, 1:] → targets = windows[:, -1:]
 windows[:, :-1] → windows[:-1] ; windows[:, 1:] → windows[1:]
     The shift goes along the batch: you leave out the last window and the first. A
     character follows another within its row, along the second axis.
-starts[:, None] → length * torch.arange(len(starts))[:, None]
-    Your windows stand side by side from the front of the text. `starts` says where each
-    of them begins.
 inputs = windows[:, :-1] → inputs = ids[starts + torch.arange(length)]
 ; targets = windows[:, 1:] → targets = ids[starts + 1 + torch.arange(length)]
     Starts and counting numbers are both rows, and are added pair by pair. For every
@@ -127,9 +124,6 @@ inputs = windows[:, :-1] → inputs = ids[starts : starts + length]
 ; targets = windows[:, 1:] → targets = ids[starts + 1 : starts + 1 + length]
     You cut with the tensor `starts` as it is. A slice has a single start: loop over
     them, or look up a table of places.
-return inputs, targets → return inputs.flatten(), targets.flatten()
-    All windows lie in one long row, so that one runs into the next. Each window is a
-    row of its own: (B, T).
 windows = ids[places] → windows = places
     These are the places in the text, not what stands there. With them `ids` is still to
     be looked up.
@@ -139,9 +133,6 @@ return inputs, targets → return inputs.T, targets.T
 return inputs, targets → return inputs.float(), targets.float()
     Your ids have become decimals, as in a `torch.zeros` without a `dtype`. An embedding
     looks up whole numbers only.
-return inputs, targets → return torch.stack([inputs, targets], -1)
-    Inputs and targets are joined along a last axis. Two tensors are asked for, each of
-    shape (B, T).
 """)
 
 # --- 8.2 --------------------------------------------------------------------------
@@ -282,6 +273,7 @@ return highest * part → return lowest + (highest - lowest) * part
     The cosine does not get to its end. The last step has the number `n_steps` − 1, and
     its share should be 1.
 (step - warmup_steps) / (n_steps - 1 - warmup_steps) → step / (n_steps - 1)
+(step - warmup_steps) / (n_steps - 1 - warmup_steps) → step / n_steps
     The cosine counts its steps from the beginning of training, so the rate jumps down
     where the warm-up ends. Its share is 0 at step number `warmup_steps`.
 (n_steps - 1 - warmup_steps) → (n_steps - 1)
@@ -295,8 +287,9 @@ math.cos(math.pi * share) → math.cos(2 * math.pi * share)
     That is a whole wave: it comes up again at the end. Half a cosine runs from the
     angle 0 to π.
 height = (1 + wave) / 2 → height = wave
-    Your cosine is not lifted: it goes from 1 down to −1. Which sum and which factor
-    make of that 1 down to 0?
+height = (1 + wave) / 2 → height = wave / 2
+    Your cosine is not lifted: it falls below 0. Which sum and which factor make of 1
+    down to −1 a fall from 1 down to 0?
 (1 + wave) / 2 → (1 + wave)
     1 plus the cosine goes from 2 down to 0, so it is twice too high. It should go from
     1 down to 0.
@@ -310,34 +303,14 @@ span = highest - lowest → span = highest
     The fall begins above the highest rate, by the lowest. What the cosine spans is only
     the difference of the two.
 ---
-if step < warmup_steps: → if False:
-; (step - warmup_steps) / (n_steps - 1 - warmup_steps) → step / (n_steps - 1)
-    There is no warm-up: you begin with the highest rate. The first `warmup_steps` steps
-    rise to it in a line.
-return highest * part → return part
-    The warm-up rises to 1 and not to the highest rate. What is the share of the way to
-    be multiplied with?
-(step - warmup_steps) / (n_steps - 1 - warmup_steps) → step / n_steps
-    Your share is the part of the whole training that is done. It should be 0 at step
-    number `warmup_steps` and 1 at step number `n_steps` − 1.
 (step - warmup_steps) / → (step - warmup_steps + 1) /
-    Your fall is one step ahead: it begins below the highest rate, and the last step
-    rises again. Its share is 0 at step number `warmup_steps`.
 (step - warmup_steps) / (n_steps - 1 - warmup_steps)
 → (step - warmup_steps + 1) / (n_steps - warmup_steps)
-    The fall begins one step too early: step number `warmup_steps` has the highest rate
+    The fall begins one step too early. Step number `warmup_steps` has the highest rate
     once more, so its share is 0.
-) / (n_steps → ) // (n_steps
-    Your share is rounded down to a whole number, 0 until the last step. `//` rounds,
-    `/` does not.
-math.cos(math.pi * share) → math.cos(180 * share)
-    Your angle is in degrees. `math.cos` wants radians, in which half a turn is π.
 height = (1 + wave) / 2 → height = math.cos(math.pi / 2 * share)
     That is a quarter of a wave: it is steepest at the end. Half a cosine runs from the
     angle 0 to π, and has to be lifted above 0.
-height = (1 + wave) / 2 → height = wave / 2
-    Half a cosine goes from 1/2 down to −1/2. It has to be lifted first, so that it goes
-    from 1 down to 0.
 1 + wave → 1 - wave
     Upside down: your cosine rises where it should fall. At share 0 the cosine is 1:
     which sign should it have?
@@ -392,11 +365,9 @@ math.log(72) / bit → 7
     For the model that knows nothing you rounded up to whole bits. On average a part of
     a bit counts too.
 math.log(72) / bit → math.log(72) * bit
-    For the model that knows nothing you multiplied by ln 2. A bit is smaller than a
-    nat: there are more of them.
+    For the model that knows nothing you multiplied by ln 2. There are more bits than nats.
 trained = nats / bit → trained = nats * bit
-    For the loss of 1.64 you multiplied by ln 2. A bit is smaller than a nat: there are
-    more of them.
+    For the loss of 1.64 you multiplied by ln 2. There are more bits than nats.
 trained = nats / bit → trained = nats
     For the loss of 1.64 you have nats still. A bit is ln 2 of them.
 trained = nats / bit → trained = math.log2(nats)
@@ -416,23 +387,16 @@ math.exp(nats) → nats / bit
 3.3 / bit / 4 → 3.3 / 4
     For the token model you have nats per character. A bit is ln 2 of them.
 3.3 / bit / 4 → 3.3 * bit / 4
-    For the token model you multiplied by ln 2. A bit is smaller than a nat: there are
-    more of them.
+    For the token model you multiplied by ln 2. There are more bits than nats.
 nats / bit / 8 → nats / bit
     For the book you have bits. A byte has 8 of them.
 nats / bit / 8 → nats / 8
     For the book you took the loss for bits. It is in nats.
 nats / bit / 8 → nats * bit / 8
-    For the book you multiplied by ln 2. A bit is smaller than a nat: there are more of
-    them.
+    For the book you multiplied by ln 2. There are more bits than nats.
 ---
-math.exp(nats) → 72 / math.exp(nats)
-    You give how many times fewer choices there are than 72. How many are left?
 3.3 / bit / 4 → 3.3 * 4 / bit
     For the token model you multiplied by the 4 characters. They share a token's bits.
 characters * nats / bit / 8 → characters * nats
     For the book you have nats. Change to bits, and then to bytes.
-characters * nats / bit / 8 → characters
-    You have the book as it is, a byte per character. How many bits does a character
-    take when the model helps?
 """)
