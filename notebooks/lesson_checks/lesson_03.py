@@ -328,9 +328,9 @@ def sizes_and_positions():
 @torch.no_grad()
 def count_then_run(answer, emb_dim, x=None):
     """The number of weights; if it is right and there is an input, the output."""
-    code = getattr(answer.__init__, "__code__", None)
-    if code is not None and ... in code.co_consts:
-        return ...
+    holes = [... in f.__code__.co_consts for f in (answer.__init__, answer.forward)]
+    if holes[0]:
+        return ... if holes[1] else {"number of weights": "`hidden` is still open"}
     with torch.device("meta" if x is None else "cpu"):  # meta: sizes without numbers
         network = answer(emb_dim)
     count = gpt_helpers.count_parameters(network)
@@ -383,8 +383,10 @@ ex.slips("""
 8 * emb_dim // 3 → 6 * emb_dim
     The width is 4·C divided by the factor it should be multiplied with, so the network
     grows. More matrices must be narrower, not wider.
-self.output(mixed) → ...
-    The width is right. Now fill the hole in `forward`.
+return self.output(mixed) → return ...
+    `forward` still returns `...`. The width is right: now fill this hole.
+8 * emb_dim // 3 → ...
+    `forward` is filled in, `hidden` is not yet: how wide must the layers be?
 F.silu(self.gate(x)) → self.gate(x)
     The SiLU is missing: without it nothing decides what the gate lets through. Look at
     what is done to `gate`'s result.
@@ -495,6 +497,7 @@ ex.slips("""
     This factor has the smallest mean error. Asked is the smallest largest error: take the
     maximum over x, not the mean.
 * x) - share → * x) * x - share * x
+return factors[best].item() → return 1.774
     You compared x·σ(kx) with GELU, a fair question with another answer: the factor x
     gives more weight to errors far out. Compare the shares themselves.
 torch.arange(1500, 1901) / 1000 → torch.arange(15, 20) / 10
