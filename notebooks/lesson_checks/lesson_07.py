@@ -248,6 +248,7 @@ def hide_all_but(logits, k):
     return logits.masked_fill(hidden, -torch.inf)
 
 
+# `logits < threshold` stays as it is in k + 1, so that k − 1 does not come with it
 ex.slips("""
 logits < threshold → logits <= threshold
 k = min(k, logits.shape[-1]) → if k >= logits.shape[-1]:⏎    return logits
@@ -263,9 +264,10 @@ k = min(k, logits.shape[-1]) → ; logits.topk(k, dim=-1).values
 → logits.sort(dim=-1, descending=True).values ; best[:, -1:] → best[:, k - 1, None]
     A k above V asks for a place that does not exist. Such a k should keep everything.
 logits.topk(k, → logits.topk(min(k + 1, logits.shape[-1]),
-logits.topk(k, → logits.topk(k + 1,
+; logits < threshold → logits < threshold
+logits.topk(k, → logits.topk(k + 1, ; logits < threshold → logits < threshold
 logits.topk(k, dim=-1).values → logits.sort(dim=-1, descending=True).values
-; best[:, -1:] → best[:, k, None]
+; best[:, -1:] → best[:, k, None] ; logits < threshold → logits < threshold
     You keep k + 1. The k-th best stands at place k − 1, since places count from 0.
 best[:, -1:] → best.min()
     One threshold serves the whole batch, the lowest of all rows, so rows with high
