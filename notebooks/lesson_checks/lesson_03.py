@@ -59,7 +59,8 @@ x * share → share
     The root is taken of 2π, which gives about 2.5. Look at what stands under the root:
     a fraction below 1.
 2 / math.pi → math.pi / 2
-    The root is taken of π/2, so the fraction is upside down. The factor must be below 1.
+    The root is taken of π/2, so the fraction is upside down. The factor must be below
+    1.
 math.sqrt(2 / math.pi) → 2 / math.pi
     The square root is missing: the factor inside the tanh is 2/π.
 math.sqrt(2 / math.pi) → 1
@@ -68,10 +69,9 @@ math.sqrt(2 / math.pi) → 1
 x**3 → x**2
     The second term inside the tanh has the power 2. A square has the same sign on both
     sides of 0 and pushes negative numbers the wrong way: look at the exponent.
-x**3 → x * 3
-    x is multiplied by 3 instead of raised to the power 3: look at the stars.
 x**3 → x
-    The second term inside the tanh has no power: look at the exponent.
+x**3 → x * 3
+    The second term inside the tanh has no power: look at the stars and the exponent.
 0.044715 → 0.0044715
 0.044715 → 0.44715
     The constant before the cube is not 0.044715: count its zeros.
@@ -85,10 +85,6 @@ factor * (x + 0.044715 * cube) → factor * x + 0.044715 * cube
 torch.tanh(inner) → torch.sigmoid(inner)
     A sigmoid stands where the tanh should. It runs from 0 to 1, the tanh from −1 to 1.
 ---
-torch.tanh(inner) → torch.erf(x)
-torch.tanh(inner) → torch.erf(inner)
-    The error function stands where the tanh should, and of something else than x/√2.
-    GPT-2 was trained with the tanh form.
 x * share → x * torch.sigmoid(1.702 * x)
     This is the coarser approximation by a sigmoid, with a factor of 1.702 and no cube.
     GPT-2 was trained with the tanh form.
@@ -97,17 +93,14 @@ x * share → x * torch.sigmoid(x)
 x * share → x.clamp(min=0)
     This is ReLU, which multiplies by 0 or 1. GELU multiplies by a share in between.
 x * share → torch.tanh(inner)
-    This is the tanh alone, from −1 to 1. It still has to become a share from 0 to 1, and
-    the share a factor of x.
 x * share → inner
-    This is what the tanh gets. The steps around it are left to do.
-x * share → x + share
-    The share is added to x. It is a factor: a number times its share.
+    You return a step on the way. The tanh still has to become a share from 0 to 1, and
+    the share a factor of x.
 x * share → 0.5 * x + torch.tanh(inner)
 x * share → 0.5 * (x + torch.tanh(inner))
 x * share → 0.5 * x + 1 + torch.tanh(inner)
-    The tanh is added to x instead of multiplying it. Look at the brackets around
-    1 + tanh, and for a star before them.
+    The tanh is added to x instead of multiplying it. Look at the brackets around 1 +
+    tanh, and for a star before them.
 0.5 * (1 + torch.tanh(inner)) → 0.5 + torch.tanh(inner)
 0.5 * (1 + torch.tanh(inner)) → 1 + 0.5 * torch.tanh(inner)
     The half acts on one part of 1 + tanh only. Look at the brackets.
@@ -120,18 +113,10 @@ math.sqrt(2 / math.pi) → math.sqrt(2 / 3.14)
 math.sqrt(2 / math.pi) → math.sqrt(2) / math.pi
     The root covers only the 2, so the factor is √2/π. It covers the whole fraction:
     look at where its bracket closes.
-factor * (x + 0.044715 * cube) → torch.sqrt(2 / math.pi * (x + 0.044715 * cube))
-    The root covers the sum with the cube as well, and has no value for negative numbers
-    (nan). It covers the fraction alone: look at where its bracket closes.
-math.sqrt(2 / math.pi) → math.sqrt(0.5)
-    The factor inside the tanh is 1/√2. That one belongs to the error function; the tanh
-    needs another to have the same slope at 0.
 math.sqrt(2 / math.pi) → math.sqrt(1 / (2 * math.pi))
     What the tanh gets is half of what it should be. If the factor is 1/√(2π), the 2
-    belongs above the line of the fraction; if a sigmoid stands for the tanh,
-    (1 + tanh(z))/2 is the sigmoid of 2z.
-factor * (x + 0.044715 * cube) → x + factor * 0.044715 * cube
-    The root multiplies only the cube, not x: look at the brackets around the sum.
+    belongs above the line of the fraction; if a sigmoid stands for the tanh, (1 +
+    tanh(z))/2 is the sigmoid of 2z.
 0.044715 → 0.04715
 0.044715 → 0.04475
 0.044715 → 0.044175
@@ -140,18 +125,11 @@ factor * (x + 0.044715 * cube) → x + factor * 0.044715 * cube
     The digits of the constant before the cube are not all there: it is 0.044715.
 0.044715 * cube → cube
     The cube comes without its constant.
-0.044715 * cube → (0.044715 * x) ** 3
-    The constant is raised to the power 3 together with x. The power acts on x alone.
-x + 0.044715 * cube → (x + 0.044715 * x) ** 3
-    The whole sum is raised to the power 3. The power acts on one x alone.
-x + 0.044715 * cube → (x + 0.044715) * cube
-    The constant is added to x, and their sum multiplies the cube: look at the brackets.
 x + 0.044715 * cube → 0.044715 * cube
     The cube stands alone inside the tanh: the x before it is missing from the sum.
 1 + torch.tanh(inner) → 1 + torch.tanh(factor * x) + 0.044715 * cube
-    The cube stands outside the tanh, beside it. It belongs inside: look at the brackets.
-torch.tanh(inner) → torch.tanh(x)
-    The tanh is taken of x itself: its factor and the cube are missing.
+    The cube stands outside the tanh, beside it. It belongs inside: look at the
+    brackets.
 """)
 
 # --- 3.2 --------------------------------------------------------------------------
@@ -200,21 +178,15 @@ biases = width + c → biases = c
     The count has only the second layer's biases. The first layer has some too.
 ---
 "hidden": (2, 3, width) → "hidden": (2, 3, c) ; "output": (2, 3, c) → "output": (2, 3, width)
-    The shapes of hidden and output are exchanged. The first layer makes the hidden units
-    and widens, the second makes the output and narrows.
-(width, c) → (c, c)
-    The first weight is a square. How many features go into the first layer, and how many
-    come out?
+    The shapes of hidden and output are exchanged. The first layer makes the hidden
+    units and widens, the second makes the output and narrows.
 c = 64 → c = 768
     These are the sizes for GPT-2's C = 768. Here C is 64.
-biases = width + c → biases = 2 * width
-    The count has 256 biases. The second layer has fewer outputs than the first.
 2 * c * width + biases → c * width + width
-    The count is that of the first layer alone.
 2 * c * width + biases → c * width + c
-    The count is that of the second layer alone.
 2 * c * width + biases → c * width
-    The count is that of one layer's weight alone.
+    The count is that of one layer alone. The network has two, each with a weight and
+    biases.
 2 * c * width + biases → 6 * (2 * c * width + biases)
 2 * c * width + biases → 3 * (2 * c * width + biases)
 2 * c * width + biases → 2 * (2 * c * width + biases)
@@ -298,9 +270,6 @@ nn.GELU(approximate="tanh") → nn.ReLU()
 hidden = self.gelu(hidden) → hidden = hidden + self.gelu(hidden)
     The GELU's result is added to its input. It takes the place of the hidden units, it
     does not come on top of them.
-hidden = self.gelu(hidden) → hidden = hidden * self.gelu(hidden)
-    The GELU's result multiplies the hidden units. The number is already a factor inside
-    GELU: its result takes their place.
 return self.narrow(hidden) → return hidden
     The second layer is gone: the hidden units are returned.
 return self.narrow(hidden) → return x + self.narrow(hidden)
@@ -311,8 +280,6 @@ ratio * emb_dim → emb_dim // ratio
     Look at the sizes in `__init__`.
 ratio * emb_dim → 4 * emb_dim
     The width is 4·C whatever the ratio. Look at the sizes in `__init__`.
-emb_dim) → emb_dim, bias=False)
-    The layers have lost their biases.
 """)
 
 # --- 3.4 --------------------------------------------------------------------------
@@ -328,11 +295,13 @@ def sizes_and_positions():
 @torch.no_grad()
 def count_then_run(answer, emb_dim, x=None):
     """The number of weights; if it is right and there is an input, the output."""
-    holes = [... in f.__code__.co_consts for f in (answer.__init__, answer.forward)]
-    if holes[0]:
-        return ... if holes[1] else {"number of weights": "`hidden` is still open"}
+    if isinstance(answer, type) and ... in answer.__init__.__code__.co_consts:
+        half_done = ... not in answer.forward.__code__.co_consts
+        return {"number of weights": "`hidden` is still open"} if half_done else ...
     with torch.device("meta" if x is None else "cpu"):  # meta: sizes without numbers
         network = answer(emb_dim)
+    if network is ...:
+        return ...
     count = gpt_helpers.count_parameters(network)
     if x is None or count != 8 * emb_dim**2:
         return {"number of weights": count}
@@ -369,8 +338,8 @@ class SwiGLU(nn.Module):
 
 ex.slips("""
 8 * emb_dim // 3 → 4 * emb_dim
-    The width is 4·C, as with two matrices. A third matrix of that size makes the network
-    half as large again: compare the weights of both.
+    The width is 4·C, as with two matrices. A third matrix of that size makes the
+    network half as large again: compare the weights of both.
 8 * emb_dim // 3 → 2 * emb_dim
     The width is half of 4·C. Only one matrix is new: there are three in place of two,
     not four. (Or was a fraction rounded down to 2 before it was multiplied?)
@@ -378,8 +347,8 @@ ex.slips("""
     The layers could not be built. Is `hidden` a decimal? `nn.Linear` wants a whole
     number, and a division with `/` always gives a decimal.
 8 * emb_dim // 3 → 4 * emb_dim // 3
-    The width is a third of 4·C. Three matrices together must have as many weights as two
-    of width 4·C: by which factor must each shrink?
+    The width is a third of 4·C. Three matrices together must have as many weights as
+    two of width 4·C: by which factor must each shrink?
 8 * emb_dim // 3 → 6 * emb_dim
     The width is 4·C divided by the factor it should be multiplied with, so the network
     grows. More matrices must be narrower, not wider.
@@ -414,14 +383,9 @@ self.output(mixed) → mixed
 8 * emb_dim // 3 → 2 * emb_dim // 3
     The width is 2/3 of C. It is to be 2/3 of the width it had before, and that was more
     than C.
-8 * emb_dim // 3 → 8 * emb_dim
-    The width is 8·C: the weights of both old matrices, over C, without dividing them
-    among the three new ones.
 8 * emb_dim // 3 → 3 * emb_dim
-    The width is 3·C. Close, but count: three matrices of C by 3·C have more weights than
-    two of C by 4·C. (Or was a fraction rounded to 3 before it was multiplied?)
-8 * emb_dim // 3 → 16 * emb_dim // 3
-    The width is two thirds of 8·C. 4·C is the width it had before: two thirds of that.
+    The width is 3·C. Close, but count: three matrices of C by 3·C have more weights
+    than two of C by 4·C. (Or was a fraction rounded to 3 before it was multiplied?)
 8 * emb_dim // 3 → (8 * emb_dim + 5) // 3
     The width is one too large. Were the biases of `FeedForward` counted in? Compare the
     weights alone.
@@ -434,37 +398,16 @@ self.output(mixed) → mixed
 8 * emb_dim // 3 → 0
     The width is 0: there are no weights at all. `//` rounds down, so 2 // 3 is 0:
     multiply first, divide last.
-8 * emb_dim // 3 → emb_dim
-    The width is C: nothing is widened.
-8 * emb_dim // 3 → 8 * emb_dim**2 // 3
-    The width is the square of what a layer needs: 8·C² is the number of weights to be
-    shared out. Divide it by what one hidden unit costs.
 , bias=False →
     There are biases in the layers. SwiGLU has none; leave `bias=False` as it was.
 F.silu(self.gate(x)) → self.gate(x) ; self.output(mixed) → F.silu(self.output(mixed))
     The SiLU comes last, after `output`. It belongs on the gate, before the product.
-F.silu(self.gate(x)) → self.gate(F.silu(x))
-    The SiLU bends the input before the layer `gate` reads it. It belongs on the layer's
-    result.
-F.silu(self.gate(x)) → self.gate(x) ; bent * self.value(x) → bent * torch.sigmoid(self.value(x))
-    The sigmoid is taken of the value instead of the gate, and it is a bare one. SiLU is a
-    number times its own sigmoid.
-return self.output(mixed) → return self.output(bent) * self.output(self.value(x))
-    Each branch goes through `output` by itself. Multiply them first, while they are wide,
-    and narrow the product.
-F.silu(self.gate(x)) → F.silu(self.gate(x) + self.value(x)) ; mixed = bent * self.value(x) → mixed = bent
-    The branches are added before the SiLU. Only the gate is bent, and it multiplies: look
-    at the ⊙ in the formula.
 bent * self.value(x) → bent * self.gate(x)
-    `gate` stands on both sides of the product, and `value` is never used.
 F.silu(self.gate(x)) → F.silu(self.value(x))
-    `value` stands on both sides of the product, and `gate` is never used.
-mixed = bent * self.value(x) → mixed = bent
-    `value` is never used: what is left is the usual network with a SiLU, narrower than
-    before.
+    One branch stands on both sides of the product, and the other is never used.
 return self.output(mixed) → return x + self.output(mixed)
-    The input is added to the output. That is the shortcut, which is the next lesson's and
-    stands outside this part.
+    The input is added to the output. That is the shortcut, which is the next lesson's
+    and stands outside this part.
 """)
 
 # --- 3.5 --------------------------------------------------------------------------
@@ -491,11 +434,11 @@ def factor_of_the_smallest_gap():
 
 ex.slips("""
 .amax(dim=1) → .square().mean(dim=1)
-    This factor has the smallest mean of the squared errors. Asked is the smallest largest
-    error: take the maximum over x, not the mean.
+    This factor has the smallest mean of the squared errors. Asked is the smallest
+    largest error: take the maximum over x, not the mean.
 .amax(dim=1) → .mean(dim=1)
-    This factor has the smallest mean error. Asked is the smallest largest error: take the
-    maximum over x, not the mean.
+    This factor has the smallest mean error. Asked is the smallest largest error: take
+    the maximum over x, not the mean.
 * x) - share → * x) * x - share * x
 return factors[best].item() → return 1.774
     You compared x·σ(kx) with GELU, a fair question with another answer: the factor x
@@ -503,8 +446,8 @@ return factors[best].item() → return 1.774
 torch.arange(1500, 1901) / 1000 → torch.arange(15, 20) / 10
     The steps are too coarse. Search again around it, in steps of a thousandth.
 .abs().amax → .amax
-    You took the largest gap without its sign removed first, so that a gap below the share
-    counts as small. Take the absolute gap before the maximum.
+    You took the largest gap without its sign removed first, so that a gap below the
+    share counts as small. Take the absolute gap before the maximum.
 ---
 return factors[best].item() → return 1.0
     With the factor 1 this is the sigmoid as it comes, and its error is more than ten
@@ -512,20 +455,12 @@ return factors[best].item() → return 1.0
 return factors[best].item() → return math.sqrt(8 / math.pi)
     This factor, √(8/π), gives both curves the same slope at 0. It is a good start, but
     further out the sigmoid lags behind: measure the largest error.
-return factors[best].item() → return math.pi / math.sqrt(3)
-    This factor, π/√3, gives both curves the same spread (a variance of 1). That is not
-    what is asked: measure the largest error.
 factors[best].item() → factors[best].item() / 2
     This is the factor inside a tanh: (1 + tanh(z))/2 is the sigmoid of 2z. How large is
     the sigmoid's own factor?
-return factors[best].item() → return math.sqrt(2 / math.pi)
-    This is the lesson's factor for the tanh, √(2/π). The sigmoid has a slope of its own,
-    so it needs another: measure.
 factors[best].item() → 1 / factors[best].item()
     The factor divides x here, or you have given its inverse. Asked is what x is
     multiplied by inside the sigmoid.
 factors[best].item() → gaps.abs().amax(dim=1)[best].item()
     This is the smallest largest error itself. Asked is the factor that has it.
-factors[best].item() → best.item()
-    This is the place of the factor among your candidates. Asked is the factor itself.
 """)

@@ -42,6 +42,7 @@ def slopes_of_ten_layers():
 ex.slips("""
 slope**10 → slope * 10 ; around**10 → around * 10 ; around_two**5 → around_two * 5
 slope**10 → slope * 10
+slope**10 → slope * 10 ; singles / plain → 59049.0
 around**10 → around * 10
 around_two**5 → around_two * 5
     You multiply a slope by the number of layers or pairs. Slopes in a row multiply each
@@ -54,8 +55,8 @@ around_two = 1 + slope * slope → around_two = slope * slope
 around**10 → 1 + 10 * 0.5 ; around_two**5 → 1 + 5 * 0.25
 around**10 → 1 + 10 * 0.5
 around_two**5 → 1 + 5 * 0.25
-    You add the slopes of the branches to a single 1. Sums in a row multiply their slopes
-    too: write down the slope of one sum, then its power.
+    You add the slopes of the branches to a single 1. Sums in a row multiply their
+    slopes too: write down the slope of one sum, then its power.
 around**10 → 1 + 0.5**10
 around_two**5 → 1 + 0.25**5
     You put one shortcut around all the layers. Each layer or pair has its own, so there
@@ -66,8 +67,8 @@ around**10 → around**9
     You raise to the power of nine. All ten layers lie between the input and the output,
     and the slope asked for is the output's with respect to the input.
 around_two**5 → around**10
-    In 'one around each pair' you put a shortcut around every layer. Here it leads around
-    two layers at once, and between the two nothing is added.
+    In 'one around each pair' you put a shortcut around every layer. Here it leads
+    around two layers at once, and between the two nothing is added.
 around_two**5 → around_two**10
     In 'one around each pair' you count ten sums. Ten layers make five pairs.
 around_two = 1 + slope * slope → around_two = 1 + slope
@@ -82,8 +83,6 @@ singles / plain → plain / singles
 singles / plain → singles - plain
     For the ratio you subtracted. A ratio is a quotient.
 ---
-slope**10 → slope
-    Your 'no shortcuts' is the slope of one layer. Ten of them stand in a row.
 around = 1 + slope → around = 2
     One sum has not the slope 2. The path around the layer adds 1 to the layer's slope,
     which is one half.
@@ -91,14 +90,13 @@ around_two = 1 + slope * slope → around_two = slope * (1 + slope)
     In 'one around each pair' the shortcut leads around one layer of the two. It leads
     from the first one's input to the second one's output.
 singles / plain → 3.0
-    Your ratio is that for one layer. Ten layers multiply it ten times.
 singles / plain → 30.0
-    Your ratio is 10 times that for one layer. The factors of ten layers multiply each
-    other.
+    Your ratio is that for one layer, or ten times that. The factors of ten layers
+    multiply each other.
 singles / plain → pairs / plain
 singles / plain → singles / pairs
-    For the ratio you use the shortcuts around pairs. The ratio asked for is that of 'one
-    around each layer' to 'no shortcuts'.
+    For the ratio you use the shortcuts around pairs. The ratio asked for is that of
+    'one around each layer' to 'no shortcuts'.
 """)
 
 # --- 4.2 --------------------------------------------------------------------------
@@ -189,15 +187,15 @@ gpt_helpers.GELU()(linear(x)) → linear(x)
 GELU()(linear(x)) → GELU()(linear(x)) if linear is not linears[-1] else linear(x)
     GELU is missing in the last layer. Here every layer ends with it.
 gpt_helpers.GELU()(linear(x)) → nn.functional.gelu(linear(x))
-    Your GELU is the exact one. `nn.GELU()` and `F.gelu` compute it unless told otherwise;
-    GPT-2 uses the tanh form, the `GELU` of lesson 3.
+    Your GELU is the exact one. `nn.GELU()` and `F.gelu` compute it unless told
+    otherwise; GPT-2 uses the tanh form, the `GELU` of lesson 3.
 x + output → x.add_(output)
     The output is right, but the way back is broken: something like `x += …` writes the
-    sum into the very tensor that a layer has read, and backward needs what was read. Put
-    the sum into a new tensor.
+    sum into the very tensor that a layer has read, and backward needs what was read.
+    Put the sum into a new tensor.
 x + output → x.detach() + output
-    The output is right, but the shortcut carries no gradient: something like `.detach()`
-    or `.data` cuts it off from the way back, which is what it is for.
+    The output is right, but the shortcut carries no gradient: something like
+    `.detach()` or `.data` cuts it off from the way back, which is what it is for.
 ---
 if output.shape == x.shape:⏎output = x + output → output = output + output
     In every layer the output is added to itself, whatever the shapes. Keep the layer's
@@ -206,44 +204,26 @@ x + output → gpt_helpers.GELU()(x + output)
     GELU acts twice: once in the layer and once more on the sum. Nothing may come after
     the sum, or the path around the layer is no longer open.
 x + output → x + x + output
-    Where you add, the layer's input comes in twice: there are two sums for one shortcut.
-x + output → (x + output) / 2
-    You take the mean of input and output, so that each shortcut has the slope one half
-    and the path through all of them vanishes. Add, without dividing.
+    Where you add, the layer's input comes in twice: there are two sums for one
+    shortcut.
 output.shape == x.shape → output.shape != x.shape
     Your comparison is the wrong way round: you add where the shapes differ and replace
     where they agree.
 if output.shape == x.shape: → if linear is not linears[-1]:
-    You leave the last layer without a shortcut because it is the last, and add in all
-    the others. What decides is whether a layer keeps the shape, wherever it stands.
 if output.shape == x.shape: → if linear is not linears[-1] and output.shape == x.shape:
-    The last layer never gets a shortcut. What decides is whether a layer keeps the shape,
-    wherever it stands: 4 → 4 at the end has one, too.
-if output.shape == x.shape: → if linear is not linears[0] and output.shape == x.shape:
-    The first layer has no shortcut. It keeps the shape as the others do, so it gets one
-    too.
-gpt_helpers.GELU()(linear(x)) → linear(x) ; return x → return gpt_helpers.GELU()(x)
-    GELU acts only once, on what leaves the stack. Every layer ends with its own, before
-    the shortcut is added.
+    The last layer is an exception in your code. What decides is whether a layer keeps
+    the shape, wherever it stands: 4 → 4 at the end has a shortcut, too.
 gpt_helpers.GELU()(linear(x)) → linear(gpt_helpers.GELU()(x))
     GELU comes before the linear part. In a layer it comes after it.
-gpt_helpers.GELU()(linear(x)) → torch.relu(linear(x))
-    The activation is ReLU. Use the `GELU` of lesson 3.
 linear(x) → linear(nn.functional.layer_norm(x, x.shape[-1:]))
     You normalize the input of each branch. That is what the lesson ends with, but this
     task asks for the layers and shortcuts alone.
-x + output → output + gpt_helpers.GELU()(linear(output))
-    Each layer runs twice: once to replace x, and once more, on its own output, for the
-    sum. Keep the layer's input and add it to the output of the first run.
 x = output⏎return x → return output
     Only the first layer runs: your `return` stands inside the loop. Look at its
     indentation.
 return x → return x.detach()
     The output is right, but it has no gradient: under something like `torch.no_grad()`
     nothing is recorded for the way back.
-for linear in linears: → for linear in linears[:-1]:
-    The last layer is missing: the loop must run through all of `linears`, and the
-    comparison of shapes sees to the shortcut.
 """)
 
 # --- 4.3 --------------------------------------------------------------------------
@@ -254,14 +234,12 @@ def depths_and_seeds():
 
 
 @functools.cache
-def first_gradient(depth, use_shortcut, seed, normed=False):
-    """As the lesson's, with a norm in each layer if one is asked for."""
+def first_gradient(depth, use_shortcut, seed):
     torch.manual_seed(seed)
     linears = [nn.Linear(3, 3) for _ in range(depth)]
     x = torch.tensor([[1.0, 0.0, -1.0]])
     for linear in linears:
-        read = gpt_helpers.LayerNorm(3)(x) if normed else x
-        output = gpt_helpers.GELU()(linear(read))
+        output = gpt_helpers.GELU()(linear(x))
         x = x + output if use_shortcut else output
     x.mean().backward()
     return linears[0].weight.grad.abs().mean().item()
@@ -293,8 +271,8 @@ helped / plain → plain / helped
     Your ratio is upside down: it should be large when the shortcuts help. Divide the
     gradient with shortcuts by the one without.
 helped / plain → helped ; ratios[len(seeds) // 2] → ratios[len(seeds) // 2] / others[len(seeds) // 2]
-    You divide the median of one kind by the median of the other. The two medians may come
-    from different seeds: divide first, seed by seed, then take the median.
+    You divide the median of one kind by the median of the other. The two medians may
+    come from different seeds: divide first, seed by seed, then take the median.
 return ratios[len(seeds) // 2] → return sum(ratios) / len(ratios)
     You take the mean of the ratios. One lucky seed carries it away; the median is the
     value in the middle.
@@ -303,52 +281,36 @@ return ratios[len(seeds) // 2] → return math.prod(ratios) ** (1 / len(ratios))
 helped / plain → helped - plain
     You subtract the two gradients. A ratio is a quotient.
 in seeds: → in seeds[:1]: ; // 2] → // len(seeds) - 1]
-    Only the first seed counts in your result. Is a `return` inside the loop, or the loop
-    over the seeds missing?
 in seeds: → in seeds[-1:]: ; // 2] → // len(seeds) - 1]
-    Only the last seed counts in your result. Collect the ratios of all seeds in a list
-    before you take the median.
+    Only one seed counts in your result. Is a `return` inside the loop, or does each
+    turn overwrite the ratio of the last? Collect the ratios in a list.
 ratios, others = sorted(ratios), sorted(others) →
     You take the middle of an unsorted list. The median is the middle after sorting.
 // 2] → // 2 - 1]
-    The ratio you take stands one place before the middle of the sorted list.
 // 2] → // 2 + 1]
-    The ratio you take stands one place behind the middle of the sorted list. The first
-    place has the index 0.
+    The ratio you take stands beside the middle of the sorted list. The first place has
+    the index 0.
 return ratios[len(seeds) // 2] → return ratios[-1]
-    You return the largest ratio. That is one lucky seed; take the one in the middle.
 return ratios[len(seeds) // 2] → return ratios[0]
-    You return the smallest ratio. Take the one in the middle.
+    You return the ratio at one end of the sorted list. Take the one in the middle.
 depth, False → depth, True
     Your ratio is always 1: you compare a network with itself. Look at what you pass as
     `use_shortcut` the second time.
 depth, False, seed → depth, False, seed + 1
-    The two gradients of a ratio come from different seeds. Pass the same one to both, so
-    that both networks start from the same weights.
+    The two gradients of a ratio come from different seeds. Pass the same one to both,
+    so that both networks start from the same weights.
 ---
-helped / plain → helped ; return ratios[len(seeds) // 2] → return sum(ratios) / sum(others)
-    You divide the mean of one kind by the mean of the other. Divide seed by seed, and take
-    the median of the ratios.
 helped / plain → helped
-    That is the gradient with shortcuts, not a ratio. It still has to be compared, seed by
-    seed, with the gradient without them.
 helped / plain → plain
-    That is the gradient without shortcuts, not a ratio. Each seed needs both networks.
-return ratios[len(seeds) // 2] → return math.log10(ratios[len(seeds) // 2])
-    You return the power of ten. That is the way to read it, but the function should return
-    the ratio itself.
+    That is a gradient, not a ratio. Each seed needs both networks, and their gradients
+    a quotient.
 return ratios[len(seeds) // 2] → return ratios
     You return all the ratios; one number is wanted, the one in the middle of them when
     they are sorted.
 depth, True → depth - 1, True ; depth, False → depth - 1, False
-    Your networks have one layer too few: between n sizes there are n − 1 layers. The
-    lesson's `square_network` takes the number of layers.
 depth, True → depth + 1, True ; depth, False → depth + 1, False
-    Your networks have one layer too many. The lesson's `square_network` takes the number
-    of layers and adds the 1 for the sizes itself.
-True, seed → True, seed, True ; False, seed → False, seed, True
-    You measure the networks with a norm in each layer. The question is about Linear and
-    GELU alone: the lesson's `square_network`.
+    Your networks have a layer too few or too many. The lesson's `square_network` takes
+    the number of layers and adds the 1 for the sizes itself.
 in seeds: → in range(len(seeds)):
     You use the seeds 0, 1, 2 … as many as there are, instead of the numbers in `seeds`.
     Loop over the seeds themselves.
@@ -418,66 +380,55 @@ given: x = x + shortcut⏎shortcut = x → x = x + shortcut
     The bug is still there in other words: the last sum adds the block's input. What was
     the residual stream just before the second part read it?
 shortcut = x⏎x = block.ff(block.norm2(x)) → x = block.norm2(x)⏎shortcut = x⏎x = block.ff(x)
-    The second shortcut now starts behind the norm: what is added must be the stream as it
-    was, not the normalized one.
 shortcut = x⏎x = block.att(block.norm1(x)) → x = block.norm1(x)⏎shortcut = x⏎x = block.att(x)
-    The first shortcut now starts behind the norm: what is added must be the stream as it
-    was, not the normalized one.
+    A shortcut now starts behind the norm: what is added must be the stream as it was,
+    not the normalized one.
 shortcut = x⏎x = block.ff(block.norm2(x)) → x = block.ff(block.norm2(x))⏎shortcut = x
     You renew the shortcut too late: the feed-forward network has replaced x already, so
     its output is added to itself.
 x = x + shortcut⏎shortcut = x → shortcut = x⏎x = x + shortcut
-    You renew the shortcut too early, before the first sum: attention's result is added to
-    itself, and the block's input is lost.
+    You renew the shortcut too early, before the first sum: attention's result is added
+    to itself, and the block's input is lost.
 x = x + shortcut⏎shortcut = x → start = shortcut⏎x = x + shortcut⏎shortcut = x + start
-    The block's input is in the result twice: once in the first sum, and once more because
-    you add both the old shortcut and the new one at the end.
+    The block's input is in the result twice: once in the first sum, and once more
+    because you add both the old shortcut and the new one at the end.
 x = x + shortcut⏎return x → return x
     The second sum is gone. Each of the two parts has its own; the bug is in what the
     second one adds.
 x = x + shortcut⏎shortcut = x → shortcut = x
-    The first sum is gone, so the block's input is lost. Each of the two parts has a sum of
-    its own.
+    The first sum is gone, so the block's input is lost. Each of the two parts has a sum
+    of its own.
 block.norm1(x) → x
 block.norm2(x) → x
-    A part reads the stream without its norm. The norms were in their places; the bug is in
-    what the second sum adds.
+    A part reads the stream without its norm. The norms were in their places; the bug is
+    in what the second sum adds.
 block.att(block.norm1(x)) → block.att(block.norm2(x)) ; block.ff(block.norm2(x)) → block.ff(block.norm1(x))
-    The two norms are swapped. They were in their places; the bug is in what the second sum
-    adds.
+    The two norms are swapped. They were in their places; the bug is in what the second
+    sum adds.
 block.ff(block.norm2(x)) → block.ff(block.norm1(x))
 block.att(block.norm1(x)) → block.att(block.norm2(x))
-    One norm is used twice. The norms were in their places; the bug is in what the second
-    sum adds.
+    One norm is used twice. The norms were in their places; the bug is in what the
+    second sum adds.
 shortcut = x⏎x = block.att(block.norm1(x))⏎x = x + shortcut → x += block.att(block.norm1(x))
-    What is returned is right, but `+=` writes the first sum into the caller's x. The
+shortcut = x⏎x = block.att(block.norm1(x))⏎x = x + shortcut⏎shortcut = x⏎x = block.ff(block.norm2(x))⏎x = x + shortcut
+→ x += block.att(block.norm1(x))⏎x += block.ff(block.norm2(x))
+    What is returned is right, but `+=` writes into the caller's x. The
     caller may still need it: put the sum into a new tensor.
 ---
-x = x + shortcut⏎shortcut = x → x, shortcut = x + shortcut, x
-    The second shortcut carries attention's result without the block's input. Keep the
-    stream after the first sum, not before it.
-x = x + shortcut⏎shortcut = x →
-    The first sum is gone, and the last one adds the block's input. Each of the two parts
-    has a sum of its own, with what that part was given.
 shortcut = x⏎x = block.att → start = shortcut = x⏎x = block.att ; block.norm2(x) → block.norm2(start)
-    Your feed-forward network reads the block's input, so the two parts run side by side.
-    It should read what the first sum made.
-x = x + shortcut⏎shortcut = x → x = shortcut
-    Attention's result has gone from the block: neither the feed-forward network nor the
-    last sum reads it any more. Both should read what the first sum made.
+    Your feed-forward network reads the block's input, so the two parts run side by
+    side. It should read what the first sum made.
 x = block.att(block.norm1(x))⏎x = x + shortcut⏎shortcut = x⏎x = block.ff(block.norm2(x))
 → x = block.ff(block.norm2(x))⏎x = x + shortcut⏎shortcut = x⏎x = block.att(block.norm1(x))
     The feed-forward network comes first now. Attention was in its place; the bug is in
     what the second sum adds.
 block.norm1(x) → x ; x = x + shortcut⏎shortcut = x → x = block.norm1(x + shortcut)⏎shortcut = x
 ; block.norm2(x) → x ; x = x + shortcut⏎return x → return block.norm2(x + shortcut)
-    You moved the norms behind the sums. In GPT-2 they stand at the start of each branch,
-    as they did; the bug is in what the second sum adds.
-x = x + shortcut⏎return x → return x * shortcut
-    You multiply where the second sum was. It is a sum; the bug is in what it adds.
+    You moved the norms behind the sums. In GPT-2 they stand at the start of each
+    branch, as they did; the bug is in what the second sum adds.
 x = block.ff(block.norm2(x))⏎x = x + shortcut⏎return x → return x
-    The feed-forward network has gone from the result. Keep both parts; the bug is in what
-    the second sum adds.
+    The feed-forward network has gone from the result. Keep both parts; the bug is in
+    what the second sum adds.
 """)
 
 # --- 4.5 --------------------------------------------------------------------------
@@ -541,19 +492,19 @@ ex.slips("""
 return blocks →
     Nothing is returned. The task asks for `blocks` back.
 ending.weight *= scale → ending.weight * scale ; ending.bias *= scale → ending.bias * scale
-    The blocks keep their old numbers. `weight * scale` makes a new tensor, and so does a
-    copy of a block: the parameters themselves must change.
+    The blocks keep their old numbers. `weight * scale` makes a new tensor, and so does
+    a copy of a block: the parameters themselves must change.
 torch.no_grad() → torch.enable_grad()
-    PyTorch refuses to change a parameter in place while it records for backward. Look at
-    how the lesson's `spread_after` is allowed to.
+    PyTorch refuses to change a parameter in place while it records for backward. Look
+    at how the lesson's `spread_after` is allowed to.
 ending.weight *= scale → ending.weight = ending.weight * scale
 ending.bias *= scale → ending.bias = ending.bias * scale
-    PyTorch refuses a plain tensor where a parameter was. Change the parameter in place, as
-    the lesson's `spread_after` does, instead of assigning a new tensor.
+    PyTorch refuses a plain tensor where a parameter was. Change the parameter in place,
+    as the lesson's `spread_after` does, instead of assigning a new tensor.
 ending.weight *= scale → ending.weight = nn.Parameter(ending.weight * scale)
 ; ending.bias *= scale → ending.bias = nn.Parameter(ending.bias * scale)
-    There are new parameters in place of the old ones. An optimizer that was given the old
-    ones would train them on: change the parameters of these blocks themselves.
+    There are new parameters in place of the old ones. An optimizer that was given the
+    old ones would train them on: change the parameters of these blocks themselves.
 (2 * len(blocks)) ** -0.5 → len(blocks) ** -0.5
     You scale by 1/√L. The number under the root is that of the branches, and each block
     has two.
@@ -561,60 +512,53 @@ ending.weight *= scale → ending.weight = nn.Parameter(ending.weight * scale)
     You scale by 1/(2L). Variances add up, so it is the variance that must shrink by 2L,
     and the numbers by its root.
 (2 * len(blocks)) ** -0.5 → 1 / len(blocks)
-    You scale by 1/L: neither the 2 nor the root is there. Variances add up, one for each
-    of the 2L branches, and a standard deviation is the root of a variance.
+    You scale by 1/L: neither the 2 nor the root is there. Variances add up, one for
+    each of the 2L branches, and a standard deviation is the root of a variance.
 (2 * len(blocks)) ** -0.5 → (2 * len(blocks)) ** 0.5
     You scale by √(2L): the branches grow with the depth. Divide where you multiply, or
     look at the sign of the exponent.
 (2 * len(blocks)) ** -0.5 → 2 * len(blocks) ** -0.5
-    You scale by 2/√L: a power binds more tightly than a product, so only L went under the
-    root. Put parentheses around 2 times L.
+    You scale by 2/√L: a power binds more tightly than a product, so only L went under
+    the root. Put parentheses around 2 times L.
 block.att.out_proj, block.ff.layers[2] → [block.att.out_proj]
-    Only the attention branch is scaled. The feed-forward network ends a branch, too: each
-    block has two sums.
-block.att.out_proj, block.ff.layers[2] → [block.ff.layers[2]]
-    Only the feed-forward branch is scaled. Attention ends a branch, too, with `out_proj`:
+    Only the attention branch is scaled. The feed-forward network ends a branch, too:
     each block has two sums.
+block.att.out_proj, block.ff.layers[2] → [block.ff.layers[2]]
+    Only the feed-forward branch is scaled. Attention ends a branch, too, with
+    `out_proj`: each block has two sums.
 block.ff.layers[2] → block.ff.layers[0]
-    In the feed-forward network you scale the layer that opens the branch. What is added to
-    the stream comes out of its last layer, behind the GELU.
+    In the feed-forward network you scale the layer that opens the branch. What is added
+    to the stream comes out of its last layer, behind the GELU.
 block.ff.layers[2] → block.ff.layers[0], block.ff.layers[2]
     You scale both layers of the feed-forward network. The first one lies inside the
     branch; only the layer that ends a branch is scaled.
 ending.bias *= scale → pass
-    The weights are scaled, the biases are not. The bias of the last layer is part of what
-    the branch adds.
+    The weights are scaled, the biases are not. The bias of the last layer is part of
+    what the branch adds.
 ending.weight *= scale → pass
     The biases are scaled, the weights are not. What a branch adds comes from both.
 ---
-(2 * len(blocks)) ** -0.5 → 2**-0.5 * len(blocks)
-    You scale by L/√2: in `1 / root * L` the L is multiplied, not divided by. Put the whole
-    product under the root first.
 (2 * len(blocks)) ** -0.5 → 24**-0.5
 (2 * len(blocks)) ** -0.5 → 2**-0.5
-    Your factor does not follow the number of blocks: it is always that of 12, or of one.
+    Your factor does not follow the number of blocks: it is always that of 12, or of
+    one.
 in blocks: → in blocks:⏎    scale = (2 * (1 + list(blocks).index(block))) ** -0.5
-    Your factor follows the block's place in the stack. All blocks add to one sum, so all
-    share one factor, which follows the number of blocks.
+    Your factor follows the block's place in the stack. All blocks add to one sum, so
+    all share one factor, which follows the number of blocks.
 in block.att.out_proj, block.ff.layers[2] → in [block]
 ; ending.weight *= scale⏎ending.bias *= scale → [p.mul_(scale) for p in ending.parameters()]
-    The right factor, but on too many parameters: layers inside the branches changed, too.
-    Only the linear layer that ends each branch is scaled.
+    The right factor, but on too many parameters: layers inside the branches changed,
+    too. Only the linear layer that ends each branch is scaled.
 in block.att.out_proj, block.ff.layers[2] → in [m for m in block.modules() if type(m) is nn.Linear]
 ; ending.weight *= scale⏎ending.bias *= scale → [p.mul_(scale) for p in ending.parameters()]
     You scale every linear layer of the blocks. Only two of the six in a block end a
     branch; the other four lie inside.
 in blocks: → in blocks[:1]:
-    Only the first block is scaled. Is a `return` inside the loop?
 in blocks: → in blocks[-1:]:
-    Only the last block is scaled. Are the lines that scale inside the loop?
-(2 * len(blocks)) ** -0.5 → (2 * len(blocks)) ** (-0.5 * len(blocks))
-    Every ending is scaled once for each block, L times in all: there is a loop over the
-    blocks inside another one.
+    Only one block is scaled. Is a `return` inside the loop, or are the lines that scale
+    outside?
 ending.weight *= scale → ending.weight.fill_(scale) ; ending.bias *= scale → ending.bias.fill_(scale)
+ending.weight *= scale → ending.weight.normal_(std=0.02) ; ending.bias *= scale → ending.bias.zero_()
     You put other numbers in place of the weights and biases. Multiply the numbers that
     are there by the factor.
-ending.weight *= scale → ending.weight.normal_(std=0.02) ; ending.bias *= scale → ending.bias.zero_()
-    You draw new weights and set the biases to zero. That is how GPT-2 starts, but here the
-    numbers that are there should be multiplied.
 """)
