@@ -116,6 +116,20 @@ class wrong_3_4_half(right_3_4_base):
     width = staticmethod(lambda emb_dim: 4 * emb_dim // 2)
 
 
+class wrong_3_4_full(right_3_4_base):
+    width = staticmethod(lambda emb_dim: emb_dim * 4)
+
+
+class wrong_3_4_sum(right_3_4_base):
+    def forward(self, x):
+        return self.output(torch.add(self.value(x), F.silu(self.gate(x))))
+
+
+class wrong_3_4_gelu(right_3_4_base):
+    def forward(self, x):
+        return self.output(nn.GELU()(self.gate(x)) * self.value(x))
+
+
 class wrong_3_4_decimal(right_3_4_base):
     width = staticmethod(lambda emb_dim: 2 / 3 * 4 * emb_dim)
 
@@ -230,6 +244,9 @@ WRONG = {
     "3.4": [
         ("half of 4·C", wrong_3_4_half),
         ("a decimal", wrong_3_4_decimal),
+        ("The width is 4·C, as with two", wrong_3_4_full),
+        ("The two branches are added", wrong_3_4_sum),
+        ("by another function than SiLU", wrong_3_4_gelu),
         ("the wrong branch", wrong_3_4_other_branch),
         ("product of both branches", wrong_3_4_brackets),
         ("the older GLU", wrong_3_4_glu),

@@ -159,6 +159,12 @@ def wrong_4_3_inverse(depth, seeds):
     )
 
 
+def wrong_4_3_difference(depth, seeds):
+    return median_4_3(
+        [gradient_4_3(depth, True, s) - gradient_4_3(depth, False, s) for s in seeds]
+    )
+
+
 def wrong_4_3_medians(depth, seeds):
     def middle(kind):
         return median_4_3([gradient_4_3(depth, kind, s) for s in seeds])
@@ -336,6 +342,7 @@ WRONG = {
         ("You take the mean of the ratios", wrong_4_3_mean),
         ("Only one seed", wrong_4_3_first),
         ("not depend on `depth`", lambda depth, seeds: right_4_3_sorted(10, seeds)),
+        ("You subtract the two gradients", wrong_4_3_difference),
         ("that is not the expected one", lambda depth, seeds: 7.5),
     ],
     "4.4": [

@@ -134,6 +134,11 @@ def wrong_8_3(done=1, over=0, last=1, angle=math.pi, start=None):
     return answer
 
 
+def wrong_8_3_from_lowest(step, highest, lowest, warmup_steps, n_steps):
+    right = right_8_3_tensor(step, highest, lowest, warmup_steps, n_steps)
+    return lowest + (1 - lowest / highest) * right if step < warmup_steps else right
+
+
 def wrong_8_3_power(step, highest, lowest, warmup_steps, n_steps):
     return right_8_3_sine(step, highest, lowest, warmup_steps, n_steps) ** 1.1
 
@@ -192,6 +197,7 @@ WRONG = {
         ("a whole wave", wrong_8_3(angle=math.tau)),
         ("The angle ends at 1", wrong_8_3(angle=1)),
         ("divides by 0", wrong_8_3(done=0, over=-1)),
+        ("The warm-up rises from the lowest rate", wrong_8_3_from_lowest),
         ("numbers differ", wrong_8_3_power),
     ],
     "8.4": [
@@ -205,6 +211,9 @@ WRONG = {
                 (6.17, 2.37, 5.16, 4.76, 351_299),
             ),
             ("loss in nats. How often", (4.28, 2.37, 5.16, 1.19, 43_912)),
+            ("For the loss of 1.64 you have nats", (6.17, 1.64, 5.16, 1.19, 43_912)),
+            ("For the token model you have bits", (6.17, 2.37, 5.16, 4.76, 43_912)),
+            ("rounded up to whole bits", (7, 2.37, 5.16, 1.19, 43_912)),
             ("1 of 5 values are not right yet", (6.17, 2.37, 5.16, 1.5, 43_912)),
         )
     ],
