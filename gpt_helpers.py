@@ -1108,9 +1108,11 @@ def learning_rate_at(step: int, plan: TrainingPlan) -> float:
 
 @torch.no_grad()
 def initialize_like_gpt2(model: nn.Module, generator: torch.Generator) -> None:
-    """Draw the weights as GPT-2 does: 0.02 wide, narrower where a branch ends.
+    """Draw the weights as the papers on GPT say: 0.02, less where a branch ends.
 
-    PyTorch's own tables are 1 wide, so that a tied head starts with wild logits.
+    A tied head on PyTorch's own tables, of standard deviation 1, starts with logits
+    that are far too large. OpenAI's published code differs from the papers: it draws
+    the position table with 0.01 and has no 1/√N.
 
     Lesson: 8.
     Source: Radford et al. 2019, section 2.3 (1/√N at the end of the N residual

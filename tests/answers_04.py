@@ -470,7 +470,7 @@ WRONG = {
             },
         ),
         (
-            "Look again at 'no shortcuts'.",
+            "  no shortcuts: 0.5",
             {
                 "no shortcuts": 0.5,
                 "one around each layer": 1.5**10,
@@ -523,6 +523,6 @@ WRONG = {
         ("the biases are not", wrong_4_5_only_weights),
         ("the block's place in the stack", wrong_4_5_place),
         ("of your code raised TypeError", wrong_4_5_root_of_a_number),
-        ("Look again at 'att.out_proj.weight'", wrong_4_5_unknown),
+        ("att.out_proj.weight: expected", wrong_4_5_unknown),
     ],
 }

@@ -288,7 +288,7 @@ WRONG = {
         ("shifted twice: they ask", wrong_8_1_twice),
         ("shifted twice, and one is missing", wrong_8_1_twice_by_slices),
         ("next character of the alphabet", wrong_8_1_alphabet),
-        ("are two tensors, but 3 came", wrong_8_1_three),
+        ("inputs and targets are two tensors, but", wrong_8_1_three),
         ("exchanged", lambda *args: right_8_1_loop(*args)[::-1]),
         ("One short", wrong_8_1_short),
         ("the front of the window", wrong_8_1_roll),
@@ -296,7 +296,7 @@ WRONG = {
         ("one target per window, the", wrong_8_1_one_target),
         ("`torch.stack`", wrong_8_1_lists_of_tensors),
         ("a pair for each window", wrong_8_1_pairs),
-        ("Look again at 'inputs'", wrong_8_1_in_order),
+        ("inputs: expected [[12, 13, 14]], got [[14, 13, 12]]", wrong_8_1_in_order),
         ("the places in the text", wrong_8_1_places),
         ("columns are exchanged: (T, B)", wrong_8_1_transposed),
         ("have become decimals", wrong_8_1_decimals),
@@ -312,7 +312,7 @@ WRONG = {
         ("of the logits, and not of the targets", wrong_8_2_only_logits_turned),
         ("one loss for the whole batch", wrong_8_2_batch_mean),
         ("the single losses", wrong_8_2_single),
-        ("numbers differ, the first at index", wrong_8_2_median),
+        ("numbers differ.", wrong_8_2_median),
     ],
     "8.3": [
         ("begins at 0", wrong_8_3(done=0)),
@@ -333,7 +333,7 @@ WRONG = {
         ("as the lesson's `final_rate`", wrong_8_3_as_a_share),
         ("has the wrong sign", wrong_8_3_sign),
         ("whatever the rates are", wrong_8_3_no_rates),
-        ("numbers differ, the first at index", wrong_8_3_power),
+        ("numbers differ.", wrong_8_3_power),
     ],
     "8.4": [
         (
@@ -357,7 +357,7 @@ WRONG = {
             IN_BITS | {"knows nothing, bits per character": 4.28},
         ),
         (
-            "Look again at 'token model, bits per character'.",
+            "  token model, bits per character: 1.5",
             IN_BITS | {"token model, bits per character": 1.5},
         ),
     ],

@@ -1,34 +1,55 @@
 """What judges an answer, says what is wrong with it, and keeps the progress.
 
-Each exercise has a reference, inputs, and the mistakes that learners make, each an
-answer that makes it and the sentence to say. An answer is right if it agrees with the reference on every input, however it is
-written; it is named by a mistake if it agrees with that one on every input.
+An answer is right if it agrees with the one right source on every input, however it
+is written. A mistake is an edit of that source, with what to say of it; an answer is
+named by the mistake if it agrees with the edited source on every input. Mistakes that
+come together need no words of their own: edits are combined.
+
+To write an exercise, take one of lesson 2 as a pattern:
+
+1. Inputs: a function that returns argument tuples, the smallest first, edges included.
+2. ``ex = Exercise(number, title, why, inputs)``; ``why`` follows "correct".
+3. The right answer, under ``@ex.reference``, or, where a value is asked for, a function
+   that computes it, under ``@ex.value``. Give it a name of its own, and spread it over
+   lines and variables so that each mistake is one short edit.
+4. ``ex.slips(page)``. A line ``old → new`` changes ``old`` wherever it stands; several
+   edits at once are parted by `` ; ``, a line break in a snippet is ``⏎``, and a long
+   line goes on in one that begins with ``→`` or ``;``. Edits in a row share the indented message
+   below them. Its first sentence must hold alone, and be true of any such answer.
+5. Order: the usual mistakes, a line ``---``, the rarer ones. All pairs are tried, and
+   threes of usual ones; with ``usual_pairs=True``, for counts, only usual pairs are.
+6. "Find the bug": ``given: old → new`` is the code in the lesson, a slip like others.
+7. ``@ex.mistake(message)`` takes a whole wrong answer: another algorithm, or a value.
+8. ``call(answer, *arguments)`` makes what is compared: of a class, of side effects. If
+   it returns a dictionary, its keys are what the learner reads: write them as such.
+9. ``needs={key: [keys]}`` says on which keys of a dictionary another one rests; without
+   it, on all before. A key is explained only where those that it rests on are.
+10. Add answers to ``tests/answers_*.py``: two right ones, and for the usual mistakes
+    wrong ones, written in another way, each with words that must be said.
 """
 
 import dis
-import inspect
 import itertools
 import textwrap
-import traceback
-from collections.abc import Callable, Iterable, Iterator
-from fractions import Fraction
+import warnings
+from collections.abc import Callable, Iterable
 from types import CodeType
 
 import torch
-from torch import Tensor
 
 from . import notes
+from .compare import as_tensor, contains_ellipsis, different_keys, same
+from .report import functions_of, own_line, plain_report, what_was_raised
+from .slips import Slip, edited, groups, joined, read_slips, run_source, source_of
 
 EXERCISES: dict[str, "Exercise"] = {}
+STILL_OPEN = "not complete yet. Your code still returns `...`."
+
+__all__ = ["EXERCISES", "Exercise", "as_tensor", "check", "judge", "progress", "same"]
 
 
 class Exercise:
-    """One exercise; creating it registers it.
-
-    ``inputs()`` makes the argument tuples, the smallest first; ``call(answer, *args)``
-    applies an answer to one of them, for answers that are classes, say. An exercise
-    without inputs asks for a value. ``why`` follows "correct".
-    """
+    """One exercise; creating it registers it. The module's docstring says how."""
 
     def __init__(
         self,
@@ -38,12 +59,17 @@ class Exercise:
         inputs: Callable[[], list[tuple]] = lambda: [()],
         call: Callable | None = None,
         tolerance: float = 1e-5,
+        usual_pairs: bool = False,
+        needs: dict[str, list[str]] | None = None,
     ):
         self.number, self.title, self.why = number, title, why
         self.inputs, self.tolerance = inputs, tolerance
         self.call = call or (lambda answer, *args: answer(*args))
-        self.right, self.given = None, None
+        self.usual_pairs, self.needs, self.n = usual_pairs, needs, None
+        self.right, self.given, self.source = None, None, None
         self.mistakes: list[tuple[str, object]] = []
+        self.edits: list[Slip] = []
+        self.made: dict[tuple[Slip, ...], Outcomes | None] = {}
         if number in EXERCISES:
             raise ValueError(f"there are two exercises {number}")
         EXERCISES[number] = self
@@ -53,8 +79,21 @@ class Exercise:
         self.right = answer
         return answer
 
+    def value(self, compute):
+        """Register the function that computes the value asked for."""
+        self.right, self.source = compute(), compute
+        return compute
+
+    def slips(self, page: str) -> None:
+        """Register edits of the right source, each with what to say of it."""
+        self.source = self.source or self.right
+        self.edits += read_slips(page)
+        for slip in self.edits:
+            if slip.given:
+                self.given = self.spoiled((slip,))
+
     def mistake(self, message: str):
-        """Register an answer that is wrong, and what to say of it."""
+        """Register an answer that is wrong as a whole, and what to say of it."""
 
         def register(answer):
             self.mistakes.append((message, answer))
@@ -71,95 +110,76 @@ class Exercise:
 
         return register
 
-    def outcomes(self, answer) -> Iterator:
-        """What the answer makes of each input: a value, or the exception raised."""
-        if not callable(answer):
-            yield answer
-            return
-        for arguments in self.inputs():
-            torch.default_generator.manual_seed(0)
+    def spoiled(self, group: tuple[Slip, ...]):
+        """The answer with these slips; None if the edits have no place together."""
+        edits = tuple(edit for slip in group for edit in slip.edits)
+        source = edited(source_of(self.source), edits)
+        if source is None:
+            return None
+        made = run_source(source, self.source)
+        return made if self.source is self.right else made()
+
+    def outcomes_of(self, group: tuple[Slip, ...]) -> "Outcomes | None":
+        """What these slips lead to, kept from one check to the next."""
+        if group not in self.made:
             try:
-                outcome = self.call(answer, *arguments)
-            except Exception as error:  # noqa: BLE001 - whatever the learner's code does
-                outcome = error
-            yield outcome
+                answer = self.spoiled(group)
+            except Exception:  # noqa: BLE001 - a pair of edits need not make sense
+                answer = None
+            self.made[group] = None if answer is None else Outcomes(self, answer)
+        return self.made[group]
+
+    def n_inputs(self) -> int:
+        if self.n is None:
+            self.n = len(list(self.inputs()))
+        return self.n
+
+    def arguments(self, number: int) -> tuple:
+        return list(self.inputs())[number]
+
+    def outcome(self, answer, number: int):
+        """What the answer makes of one input: a value, or the exception raised."""
+        if not callable(answer):
+            return answer
+        arguments = self.arguments(number)
+        torch.default_generator.manual_seed(0)
+        try:
+            return self.call(answer, *arguments)
+        except Exception as error:  # noqa: BLE001 - whatever the learner's code does
+            return error
 
     def agree(self, first: Iterable, second: Iterable) -> bool:
         pairs = zip(first, second, strict=False)
         return all(same(a, b, self.tolerance) for a, b in pairs)
 
 
-def same(expected, got, tolerance: float) -> bool:
-    """Whether two results are equal, to rounding where they are decimals."""
-    if isinstance(expected, Exception) or isinstance(got, Exception):
-        return type(expected) is type(got)
-    if isinstance(expected, dict) and isinstance(got, dict):
-        keys = expected.keys() | got.keys()
-        missing = object()
-        pairs = [(expected.get(k, missing), got.get(k, missing)) for k in keys]
-        return all(same(a, b, tolerance) for a, b in pairs)
-    if isinstance(expected, (tuple, list)) and isinstance(got, (tuple, list)):
-        pairs = zip(expected, got, strict=False)
-        equal_length = len(expected) == len(got)
-        return equal_length and all(same(a, b, tolerance) for a, b in pairs)
-    expected, got = as_tensor(expected), as_tensor(got)
-    if not (isinstance(expected, Tensor) and isinstance(got, Tensor)):
-        return type(expected) is type(got) and expected == got
-    if expected.shape != got.shape or kind_of(got) not in accepted_kinds(expected):
-        return False
-    if kind_of(expected) == "integer":
-        return torch.equal(expected.double(), got.double())
-    bounds = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
-    return torch.allclose(expected.double(), got.double(), **bounds)
+class Outcomes:
+    """What an answer makes of each input, computed when first asked for and kept."""
+
+    def __init__(self, exercise: Exercise, answer):
+        self.exercise, self.answer, self.known = exercise, answer, []
+        self.n = exercise.n_inputs() if callable(answer) else 1
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, number: int):
+        if number >= self.n:
+            raise IndexError(number)
+        while len(self.known) <= number:
+            with warnings.catch_warnings(action="ignore"):
+                found = self.exercise.outcome(self.answer, len(self.known))
+            self.known.append(found)
+        return self.known[number]
 
 
-def as_tensor(result):
-    """A tensor where the result is one, a number, or numbers in a list; else itself."""
-    if isinstance(result, Tensor):
-        return result.detach().cpu()
-    if isinstance(result, (float, Fraction)):
-        return torch.tensor(float(result), dtype=torch.float64)
-    try:
-        return torch.as_tensor(result)
-    except (TypeError, ValueError, RuntimeError):
-        return result
-
-
-def kind_of(tensor: Tensor) -> str:
-    if tensor.dtype == torch.bool:
-        return "bool"
-    return "decimal" if tensor.is_floating_point() else "integer"
-
-
-def accepted_kinds(expected: Tensor) -> tuple[str, ...]:
-    kind = kind_of(expected)
-    if kind == "decimal" or (kind == "integer" and expected.ndim == 0):
-        return "decimal", "integer"
-    return (kind,)
-
-
-def is_open(exercise: Exercise, answer) -> bool:
+def is_open(answer, exercise: Exercise) -> bool:
     """Whether the hole in the exercise's cell is still there."""
     if contains_ellipsis(answer):
         return True
     if exercise.given is not None and compiled(answer) == compiled(exercise.given):
         return True
-    return callable(answer) and contains_ellipsis(next(exercise.outcomes(answer)))
-
-
-def contains_ellipsis(value) -> bool:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (tuple, list)):
-        return any(contains_ellipsis(item) for item in value)
-    return value is ...
-
-
-def functions_of(answer) -> list:
-    """A function, or the functions of a class, without decorators."""
-    found = vars(answer).values() if isinstance(answer, type) else [answer]
-    found = [inspect.unwrap(f) for f in found if callable(f)]
-    return [f for f in found if hasattr(f, "__code__")]
+    return callable(answer) and contains_ellipsis(exercise.outcome(answer, 0))
 
 
 def compiled(answer) -> list:
@@ -206,173 +226,107 @@ def check(number: str, answer) -> None:
 
 def judge(exercise: Exercise, answer) -> tuple[str, str]:
     """Return the state, "open", "done" or "failing", and what to say."""
-    if is_open(exercise, answer):
-        return "open", what_is_missing(answer)
+    if is_open(answer, exercise):
+        return "open", what_is_missing(answer, exercise)
     if callable(exercise.right) != callable(answer):
         wanted = "a function or class" if callable(exercise.right) else "a value"
         shown = "a function" if callable(answer) else repr(answer)
         return "failing", f"not yet. The answer should be {wanted}, not {shown}."
-    expected = list(exercise.outcomes(exercise.right))
-    got = list(exercise.outcomes(answer))
+    expected = list(Outcomes(exercise, exercise.right))
+    got = list(Outcomes(exercise, answer))
     if exercise.agree(expected, got):
         return "done", f"correct. {exercise.why}"
+    if message := name_of(exercise, expected, got) or by_key(exercise, answer):
+        lines = [f"not yet. {message}"]
+        if isinstance(got[0], Exception) and own_line(got[0], answer):
+            lines.append(what_was_raised(got[0], answer))
+        return "failing", "\n".join(lines)
+    return "failing", f"not yet. {plain_report(exercise, answer, expected, got)}"
+
+
+def name_of(exercise: Exercise, expected: list, got: list) -> str | None:
+    """The mistake, or the mistakes at once, that lead to what the answer does."""
+
+    def explains(outcomes) -> bool:
+        return outcomes is not None and alike(exercise, outcomes, got)
+
+    def matching(found: Iterable[tuple[Slip, ...]]) -> list[str]:
+        return [
+            joined(group) for group in found if explains(exercise.outcomes_of(group))
+        ]
+
+    for slip in exercise.edits:
+        if explains(exercise.outcomes_of((slip,))):
+            return slip.message
     for message, wrong in exercise.mistakes:
-        if exercise.agree(exercise.outcomes(wrong), got):
-            lines = [f"not yet. {message}"]
-            if isinstance(got[0], Exception) and own_line(got[0], answer):
-                lines.append(what_was_raised(got[0], answer))
-            return "failing", "\n".join(lines)
-    if sentences := by_key(exercise, answer):
-        return "failing", f"not yet. {sentences}"
-    return "failing", f"not yet. {report(exercise, answer, expected, got)}"
+        if explains(Outcomes(exercise, wrong)):
+            return message
+    usual = {group for group in groups(exercise.edits, 2, usual_only=True)}
+    pairs = list(groups(exercise.edits, 2, exercise.usual_pairs))
+    for found in (
+        [pair for pair in pairs if pair in usual],
+        [pair for pair in pairs if pair not in usual],
+        groups(exercise.edits, 3, usual_only=True),
+    ):
+        if messages := matching(found):
+            return messages[0] if len(set(messages)) == 1 else None
+    return None
+
+
+def alike(exercise: Exercise, outcomes: Iterable, got: list) -> bool:
+    """Whether outcomes are the answer's; where each is raised, to the very words."""
+    if all(isinstance(outcome, Exception) for outcome in got):
+        pairs = zip(outcomes, got, strict=False)
+        return all(type(a) is type(b) and str(a) == str(b) for a, b in pairs)
+    return exercise.agree(outcomes, got)
 
 
 def by_key(exercise: Exercise, answer) -> str | None:
     """What is wrong with each part of a dictionary, if a mistake explains a part."""
-    if not (isinstance(answer, dict) and isinstance(exercise.right, dict)):
+    right = exercise.right
+    if not (isinstance(answer, dict) and isinstance(right, dict)):
         return None
-    open_keys, sentences = wrong_keys(exercise, answer), []
-    for message, wrong in exercise.mistakes:
-        keys = wrong_keys(exercise, wrong) if isinstance(wrong, dict) else []
-        explained = [
-            same(wrong.get(k), answer.get(k), exercise.tolerance) for k in keys
-        ]
-        if keys and all(explained) and set(keys) <= set(open_keys):
-            open_keys = [key for key in open_keys if key not in keys]
-            sentences.append(message)
-    if not sentences:
+    wrong = different_keys(right, answer, exercise.tolerance)
+    named = [(slip.message, exercise.outcomes_of((slip,))) for slip in exercise.edits]
+    named = [(message, outcomes[0]) for message, outcomes in named if outcomes]
+    explained: dict = {}
+    for message, spoiled in named + exercise.mistakes:
+        keys = different_keys(right, spoiled, exercise.tolerance)
+        pairs = [(spoiled.get(key), answer.get(key)) for key in keys]
+        if set(keys) <= set(wrong) - set(explained) and exercise.agree(*zip(*pairs)):
+            explained |= dict.fromkeys(keys, message)
+    while shaky := [
+        key for key in explained if unexplained(exercise, key, wrong, explained)
+    ]:
+        gone = {explained[key] for key in shaky}
+        explained = {key: said for key, said in explained.items() if said not in gone}
+    if not explained:
         return None
-    return " ".join(sentences + [f"Look again at {key!r}." for key in open_keys])
+    said = list(dict.fromkeys(explained.values()))
+    if rest := [repr(key) for key in wrong if key not in explained]:
+        said.append(f"Look again at {', '.join(rest)}.")
+    return " ".join(said)
 
 
-def wrong_keys(exercise: Exercise, answer: dict) -> list:
-    tolerance = exercise.tolerance
-    return [
-        key
-        for key, value in exercise.right.items()
-        if not same(value, answer.get(key), tolerance)
-    ]
+def unexplained(exercise: Exercise, key, wrong: list, explained: dict) -> list:
+    """The wrong keys without an explanation on which a key rests."""
+    keys = list(exercise.right)
+    before = keys[: keys.index(key)] if key in keys else keys
+    needed = before if exercise.needs is None else exercise.needs.get(key, [])
+    return [k for k in needed if k in wrong and k not in explained]
 
 
-def what_is_missing(answer) -> str:
+def what_is_missing(answer, exercise: Exercise) -> str:
     if isinstance(answer, dict):
         missing = [repr(k) for k, value in answer.items() if contains_ellipsis(value)]
         if len(missing) < len(answer):
             return f"not complete yet. Still to fill in: {', '.join(missing)}."
+    if (
+        any(len(compiled(f)[0]) > 2 for f in functions_of(answer))
+        and not exercise.given
+    ):
+        return STILL_OPEN
     return "not attempted yet"
-
-
-def report(exercise: Exercise, answer, expected: list, got: list) -> str:
-    """The plain report: the smallest failing input, expected and got."""
-    failing = [
-        i
-        for i, (a, b) in enumerate(zip(expected, got, strict=False))
-        if not same(a, b, exercise.tolerance)
-    ]
-    first = failing[0]
-    if isinstance(got[first], Exception):
-        return what_was_raised(got[first], answer)
-    if got[first] is None and callable(exercise.right):
-        return "Your function returns None: is a `return` missing, or never reached?"
-    lines = [difference(expected[first], got[first], exercise.tolerance)]
-    arguments = exercise.inputs()[first]
-    if arguments:
-        lines.append(f"It fails on {len(failing)} of {len(got)} inputs; the smallest:")
-        lines += [
-            f"  argument {i}: {show(a)}" for i, a in enumerate(arguments, start=1)
-        ]
-        lines.append(f"  expected:   {show(expected[first])}")
-        lines.append(f"  got:        {show(got[first])}")
-    return "\n".join(lines)
-
-
-def what_was_raised(error: Exception, answer) -> str:
-    """Show an exception as the learner's own, with the line of the answer it left."""
-    said = f"{type(error).__name__}: {error}"
-    line = own_line(error, answer)
-    if line is None:
-        return f"Your answer could not be called as the task says: {said}"
-    return f"Line {line.lineno} of your code raised {said}\n    {line.line}"
-
-
-def own_line(error: Exception, answer) -> traceback.FrameSummary | None:
-    files = {function.__code__.co_filename for function in functions_of(answer)}
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((f for f in reversed(frames) if f.filename in files), None)
-
-
-def difference(expected, got, tolerance: float) -> str:
-    """Say in one sentence how a result differs from the expected one."""
-    if isinstance(expected, Exception):
-        wanted = f"{type(expected).__name__} ({expected})"
-        return f"This input should be refused with a {wanted}."
-    if isinstance(expected, dict) and isinstance(got, dict):
-        if unknown := got.keys() - expected.keys():
-            return f"Nobody asked for {', '.join(map(repr, unknown))}."
-        wrong = [k for k in expected if not same(expected[k], got.get(k), tolerance)]
-        return f"Look again at {', '.join(map(repr, wrong))}."
-    expected_tensor, got_tensor = as_tensor(expected), as_tensor(got)
-    if not (isinstance(expected_tensor, Tensor) and isinstance(got_tensor, Tensor)):
-        if type(expected) is not type(got):
-            wanted = type(expected).__name__
-            return f"The answer should be of type {wanted}, not {type(got).__name__}."
-        return "That is not the expected value."
-    if expected_tensor.shape != got_tensor.shape:
-        return shape_difference(expected_tensor, got_tensor, tolerance)
-    if kind_of(got_tensor) not in accepted_kinds(expected_tensor):
-        wanted = kind_of(expected_tensor)
-        return f"The numbers should be of kind {wanted}, not {kind_of(got_tensor)}."
-    return value_difference(expected_tensor.double(), got_tensor.double(), tolerance)
-
-
-def shape_difference(expected: Tensor, got: Tensor, tolerance: float) -> str:
-    shapes = f"The shape is {tuple(got.shape)}, not {tuple(expected.shape)}"
-    for order in itertools.permutations(range(got.ndim)):
-        if same(expected, got.permute(order), tolerance):
-            return f"{shapes}; the axes are in another order."
-    reshaped = got.reshape(expected.shape) if got.numel() == expected.numel() else got
-    if same(expected, reshaped, tolerance):
-        return f"{shapes}; the numbers of this input are right."
-    return f"{shapes}."
-
-
-def value_difference(expected: Tensor, got: Tensor, tolerance: float) -> str:
-    bounds = {"rtol": tolerance, "atol": tolerance}
-    if not got.isfinite().all() and expected.isfinite().all():
-        bad = int((~got.isfinite()).sum())
-        return f"{bad} of {got.numel()} numbers are nan or infinite."
-    if expected.ndim == 0:
-        return f"The value is {show(got)}; that is not the expected one."
-    where = ~torch.isclose(expected, got, **bounds)
-    ratio, gap = got / expected, got - expected
-    for what, size in (("times", ratio), ("more than", gap)):
-        usual = size[where].median() if where.any() else None
-        if usual is not None and usual.isfinite() and where.sum() > 1:
-            restored = expected * usual if what == "times" else expected + usual
-            if torch.allclose(restored, got, **bounds):
-                return f"Every number is {usual:.4g} {what} the expected one."
-    if torch.allclose(expected.flatten().sort()[0], got.flatten().sort()[0], **bounds):
-        return "The right numbers stand in the wrong places."
-    place = tuple(where.nonzero()[0].tolist())
-    return (
-        f"{int(where.sum())} of {where.numel()} numbers differ, the first at index "
-        f"{place}: expected {expected[place]:.6g}, got {got[place]:.6g}."
-    )
-
-
-def show(value) -> str:
-    """A value in a line or two, with its shape if it is a tensor."""
-    if isinstance(value, dict):
-        return "; ".join(f"{key}: {show(part)}" for key, part in value.items())
-    value = as_tensor(value)
-    if not isinstance(value, Tensor):
-        return repr(value)
-    if value.ndim == 0:
-        return f"{value:.6g}" if kind_of(value) == "decimal" else str(value.item())
-    numbers = value.flatten()[:8].tolist()
-    written = ", ".join(f"{n:.4f}" if isinstance(n, float) else str(n) for n in numbers)
-    more = ", …" if value.numel() > 8 else ""
-    return f"[{written}{more}], shape {tuple(value.shape)}"
 
 
 # --- progress ---------------------------------------------------------------------
