@@ -97,7 +97,7 @@ def refusals(device, folder):
             train(
                 SPREAD[spread](new_model()),
                 IDS,
-                IDS,
+                IDS[:100],
                 PLAN,
                 pieces=pieces,
                 checkpoint=file,
