@@ -104,18 +104,18 @@ WRONG = {
             ),
         ),
         ("nothing stays whole", wrong_13_1(one_of_eight_shards_keeps=9_000_000)),
-        ("Look again at 'a replica keeps'", wrong_13_1(a_replica_keeps=8_000_000)),
+        ("a replica keeps: 8000000", wrong_13_1(a_replica_keeps=8_000_000)),
     ],
     "13.2": [
         ("mean of the means", lambda g, n: torch.stack(list(g)).mean(0)),
         ("sum of the means", lambda g, n: torch.einsum("np->p", g)),
         ("number of ranks", lambda g, n: torch.einsum("np,n->p", g, n / len(n))),
         ("not divided", lambda g, n: n.float() @ g),
-        ("smallest:", lambda g, n: (n / n.sum()) @ g + 1e-3),
+        ("It fails on", lambda g, n: (n / n.sum()) @ g + 1e-3),
     ],
     "13.3": [
         ("another one than a single process", wrong_13_3_seeds),
-        ("smallest:", wrong_13_3_far_seeds),
+        ("It fails on", wrong_13_3_far_seeds),
         ("whole batch now", wrong_13_3(lambda starts, rank, size: starts.clone())),
         (
             "dealt out",
@@ -126,6 +126,6 @@ WRONG = {
         ("waits in vain", wrong_13_4(lambda r, n, b: n[r] // b)),
         ("nobody writes", wrong_13_4(lambda r, n, b: min(n) // b, last=())),
         ("round down", wrong_13_4(lambda r, n, b: (min(n) + b - 1) // b)),
-        ("not the expected value", wrong_13_4(lambda r, n, b: min(n))),
+        ("It fails on", wrong_13_4(lambda r, n, b: min(n))),
     ],
 }

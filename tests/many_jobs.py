@@ -13,7 +13,6 @@ from gpt_helpers import (
     GPTModel,
     Replicated,
     TrainingPlan,
-    count_parameters,
     initialize_like_gpt2,
     joined_processes,
     load_checkpoint,
@@ -85,22 +84,6 @@ def seeds(device, folder):
     )
 
 
-def written_bytes(device):
-    """Print what a process writes in a step, in parts of what the ring would."""
-
-    def written():
-        with open("/proc/self/io", encoding="utf-8") as file:
-            return int(file.read().split("wchar: ")[1].split()[0])
-
-    size, model = rank_and_size()[1], Replicated(new_model())
-    optimizer = make_optimizer(model, PLAN)
-    for step in range(3):
-        before = written()
-        training_step(model, optimizer, IDS, PLAN, step)
-        sent = written() - before
-    print(sent / (2 * (size - 1) / size * 4 * count_parameters(model)))
-
-
 def refusals(device, folder):
     """Print what ``train`` says at its door, in each case to an unchanged model."""
     seen_by_one = os.path.join(folder, f"seen-by-{rank_and_size()[0]}")
@@ -114,7 +97,7 @@ def refusals(device, folder):
             train(
                 SPREAD[spread](new_model()),
                 IDS,
-                IDS,
+                IDS[:100],
                 PLAN,
                 pieces=pieces,
                 checkpoint=file,

