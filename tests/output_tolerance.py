@@ -19,7 +19,8 @@ from stored_notebooks import COPY, refuse_what_was_run
 
 # The files that take longest, by name without suffix, the longest first.
 SLOW_FIRST = (
-    *("08_training_tiny_gpt", "11_speed", "09_rope_and_tied_head"),
+    *("test_many_processes", "13_many_processes", "08_training_tiny_gpt"),
+    *("11_speed", "09_rope_and_tied_head"),
     *("test_training", "test_exercises", "10_kv_cache", "06_gpt_model"),
 )
 
