@@ -45,6 +45,11 @@ def right_5_1_row_by_row(scores):
     return out
 
 
+def wrong_5_1_a_hundred(scores):
+    future = torch.ones(scores.shape[-2:]).triu(1).bool()
+    return torch.where(future, -100.0, scores).softmax(dim=-1)
+
+
 def wrong_5_1_zero(scores):
     future = torch.arange(scores.shape[-1])[:, None] < torch.arange(scores.shape[-1])
     scores[..., future] = 0
@@ -104,7 +109,7 @@ def wrong_5_1_by_value(scores):
 def wrong_5_1_columns(scores):
     T = scores.shape[-1]
     hidden = torch.ones(T, T).triu(1).bool()
-    powers = scores.masked_fill(hidden, -math.inf).exp()
+    powers = scores.double().masked_fill(hidden, -math.inf).exp()
     return powers / powers.sum(-2, keepdim=True)
 
 
@@ -330,6 +335,12 @@ class Right_5_5(nn.Module):
         return self.block(self.drop_emb(self.embed(idx)))
 
 
+class Wrong_5_5_Tokens(Right_5_5):
+    def __init__(self, cfg, rates):
+        super().__init__(cfg, rates)
+        self.drop_emb = nn.Dropout1d(rates["embedding"])
+
+
 class Right_5_5_NewModules(Right_5_5):
     """New modules in a block that was made with another configuration."""
 
@@ -481,7 +492,8 @@ WRONG = {
         ("looking for the value 0", wrong_5_1_by_value),
         ("runs down the columns", wrong_5_1_columns),
         ("first axis is then the batch", wrong_5_1_first_axis),
-        ("It fails on 5 of 5 inputs", wrong_5_1_unknown),
+        ("It fails on 6 of 6 inputs", wrong_5_1_unknown),
+        ("It fails on 1 of 6 inputs", wrong_5_1_a_hundred),
     ],
     "5.2": [
         ("root of C, all features of all heads", wrong_5_2_all_features),
@@ -542,5 +554,6 @@ WRONG = {
         ("the shares that are kept", Wrong_5_5_Kept),
         ("forward does not run self.block", Wrong_5_5_NoBlock),
         ("attention: expected 0.3, got 0.15", Wrong_5_5_Unknown),
+        ("whole tokens dropped: expected False, got True", Wrong_5_5_Tokens),
     ],
 }

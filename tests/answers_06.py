@@ -1,5 +1,7 @@
 """Answers to the exercises of lesson 6 · The GPT model: right ones, and wrong ones with what is said."""
 
+import copy
+
 import torch
 from torch import nn
 
@@ -184,6 +186,10 @@ def wrong_6_4(block, outside):
     }
 
 
+def wrong_6_5_copy(model):
+    return right_6_5_order(copy.deepcopy(model))
+
+
 def wrong_6_5_fresh_head(model):
     for table, std in (model.tok_emb, 0.02), (model.pos_emb, 0.01):
         table.weight = nn.Parameter(table.weight.data * std)
@@ -334,9 +340,10 @@ WRONG = {
         ("scaled twice", wrong_6_5_both_scaled),
         ("not the modules that hold them", wrong_6_5_modules),
         ("share their memory but are two", wrong_6_5_shared_data),
-        ("The bug is still there", wrong_6_5_configured),
+        ("the model that was given: expected True", wrong_6_5_configured),
         ("requires_grad", wrong_6_5_frozen),
         ("a leaf Variable that requires grad", wrong_6_5_leaf),
         ("blocks as they were: expected True, got False", wrong_6_5_all_small),
+        ("the model that was given: expected True", wrong_6_5_copy),
     ],
 }

@@ -21,6 +21,7 @@ def tables_of_scores():
         (2 * normal(4, 4),),
         (normal(2, 3, 4, 4),),
         (normal(1, 2, 5, 5) - 1,),
+        (normal(4, 4) - 120,),  # −100 is no −∞
     ]
 
 
@@ -1405,6 +1406,8 @@ def rates_in_effect(answer, rates):
             return end
         if not seen:
             raise RuntimeError("forward does not run self.block")
+        if training:  # by nn.Dropout1d, say
+            whole_tokens = seen["start"].eq(0).all(dim=-1).double().mean().item()
         before_and_after = {
             "embedding": (embedded, seen["start"]),
             "attention": (seen["read"][:, 0], seen["att"][:, 0]),
@@ -1412,7 +1415,10 @@ def rates_in_effect(answer, rates):
             "second shortcut": (seen["ff"], end - seen["halfway"]),
         }
         found.append({k: rate_between(*pair) for k, pair in before_and_after.items()})
-    return found[0] | {"active in eval": [k for k, rate in found[1].items() if rate]}
+    return found[0] | {
+        "whole tokens dropped": whole_tokens > 0.1,
+        "active in eval": [k for k, rate in found[1].items() if rate],
+    }
 
 
 def model_with_rates(embedding, attention, shortcut):

@@ -619,7 +619,7 @@ def spread(table):
 
 def tied_and_measured(answer, cfg):
     """Whether the model that comes back is tied, and how large its tables are."""
-    model = gpt_helpers.GPTModel(cfg)
+    model = given = gpt_helpers.GPTModel(cfg)
     before = model.trf_blocks[0].att.W_query.weight.std().item()
     model = answer(model)
     if not isinstance(model, nn.Module):
@@ -627,6 +627,7 @@ def tied_and_measured(answer, cfg):
     after = model.trf_blocks[0].att.W_query.weight.std().item()
     table, head = model.tok_emb.weight, model.out_head.weight
     return {
+        "the model that was given": model is given,
         "head is a linear layer": isinstance(model.out_head, nn.Linear),
         "head is the token table": table is head,
         "memory shared": table.data_ptr() == head.data_ptr(),
