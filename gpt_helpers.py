@@ -8,26 +8,33 @@ T tokens, C embedding size, H heads, D head size (C = H·D), V vocabulary, L lay
 """
 
 import argparse
-import copy
+import atexit
 import functools
 import hashlib
-import http.client
 import json
 import math
 import os
 import re
-import urllib.request
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 DATA_FOLDER = Path(__file__).resolve().parent / "notebooks" / "data"
 
@@ -40,6 +47,11 @@ VOCABULARY_FILES = {
         "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
     ),
 }
+
+_WITHOUT_DATA = (
+    " (gpt_helpers stands apart from the project's notebooks/data: install it from the "
+    "project's folder by pip install -e .)"
+)
 
 
 @contextmanager
@@ -76,7 +88,8 @@ def get_tokenizer():
     for name, expected in VOCABULARY_FILES.items():
         path = folder / name
         if not path.is_file():
-            raise ValueError(f"vocabulary file missing: {path}")
+            hint = "" if DATA_FOLDER.is_dir() else _WITHOUT_DATA
+            raise ValueError(f"vocabulary file missing: {path}{hint}")
         if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
             raise ValueError(
                 f"vocabulary file damaged (its SHA-256 is not {expected}): {path}"
@@ -95,8 +108,8 @@ class GPTConfig:
     ``positions="rotary"`` rotates queries and keys instead of adding a table's rows.
 
     Raises: ValueError, naming the field and its value, for a size that is not a
-        positive integer, heads that do not divide the width, dropout outside [0, 1),
-        positions of another kind, rotary ones with an odd head size.
+        positive integer, heads that do not divide the width, dropout outside [0, 1), a
+        switch that is no bool, positions of another kind, rotary ones with an odd head size.
     Lesson: 1; ``tied_head`` in 6, ``positions`` in 9.
     Source: Radford et al. 2019, section 2.3 and table 2.
     """
@@ -114,21 +127,21 @@ class GPTConfig:
     def __post_init__(self):
         sizes = "vocab_size", "context_length", "emb_dim", "n_heads", "n_layers"
         for name in sizes:
-            size = getattr(self, name)
-            if type(size) is not int or size < 1:
+            if type(size := getattr(self, name)) is not int or size < 1:
                 raise ValueError(f"{name} must be a positive integer, not {size!r}")
-        if self.emb_dim % self.n_heads:
-            raise ValueError(
-                f"n_heads={self.n_heads} does not divide emb_dim={self.emb_dim}"
-            )
-        if not 0 <= self.drop_rate < 1:
+        C, H = self.emb_dim, self.n_heads
+        if C % H:
+            raise ValueError(f"n_heads={H} does not divide emb_dim={C}")
+        if not (isinstance(self.drop_rate, int | float) and 0 <= self.drop_rate < 1):
             raise ValueError(f"drop_rate must be in [0, 1), not {self.drop_rate!r}")
+        for name in ("qkv_bias", "tied_head"):
+            if type(value := getattr(self, name)) is not bool:
+                raise ValueError(f"{name} must be True or False, not {value!r}")
         if self.positions not in ("learned", "rotary"):
             raise ValueError(f"positions: learned or rotary, not {self.positions!r}")
-        if self.positions == "rotary" and self.emb_dim // self.n_heads % 2:
+        if self.positions == "rotary" and C // H % 2:
             raise ValueError(
-                f"rotary positions need an even head size, not "
-                f"{self.emb_dim}/{self.n_heads} = {self.emb_dim // self.n_heads}"
+                f"rotary positions need an even head size, not {C}/{H} = {C // H}"
             )
 
 
@@ -192,6 +205,24 @@ class FeedForward(nn.Module):
         return self.layers(x)
 
 
+@functools.cache
+def make_turns(n: int, D: int, base: float, device: torch.device) -> Tensor:
+    """The turn of each pair at the positions −n to n − 1: complex numbers of length 1.
+
+    The table is made once for all layers and models, in float32, and kept outside of
+    them: so it is not trained, not saved, and stays exact in a model of bfloat16.
+
+    Shapes: -> (2n, D/2), complex.
+    Lesson: 9.
+    Source: Su et al. 2021, RoFormer, section 3.4.2.
+    """
+    with torch.inference_mode(False):
+        pairs = torch.arange(0, D, 2, device=device, dtype=torch.float32)
+        positions = torch.arange(-n, n, device=device, dtype=torch.float32)
+        angles = torch.outer(positions, base ** (-pairs / D))
+        return torch.polar(torch.ones_like(angles), angles)
+
+
 def rotate_pairs(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
     """Turn each pair of neighboring numbers by an angle that grows with the position.
 
@@ -203,14 +234,13 @@ def rotate_pairs(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
     Lesson: 9.
     Source: Su et al. 2021, RoFormer, sections 3.2.2 and 3.4.2.
     """
-    T, D = x.shape[-2:]
-    pairs = torch.arange(0, D, 2, device=x.device, dtype=torch.float32)
-    positions = torch.arange(start, start + T, device=x.device, dtype=torch.float32)
-    angles = torch.outer(positions, base ** (-pairs / D))
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second = x[..., 0::2], x[..., 1::2]
-    turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
-    return turned.flatten(-2)  # (B, H, T, D)
+    (T, D), device = x.shape[-2:], x.device
+    n = 1024 * math.ceil(max(start + T, -start) / 1024)
+    turns = make_turns(n, D, base, device)[n + start : n + start + T]  # (T, D/2)
+    exact = x if x.dtype == torch.float64 else x.float()
+    pairs = exact.contiguous().unflatten(-1, (-1, 2))  # (B, H, T, D/2, 2)
+    pairs = torch.view_as_complex(pairs)  # (B, H, T, D/2)
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
 
 
 class KVCache:
@@ -243,11 +273,11 @@ class KVCache:
 class MultiHeadAttention(nn.Module):
     """Let each position mix in the values of itself and of earlier positions.
 
-    ``mask`` is True where a key is hidden. It is not part of the state dict, and a
-    mask saved by another implementation under the same name is ignored. With a
-    ``cache``, x holds only the tokens that follow the cached ones. In training the
-    weights are written out, as dropout acts on them; else PyTorch's own attention
-    computes the same without storing them.
+    The causal mask, True where a key is hidden, is made where it is used: nothing has
+    to be saved, moved or kept whole. A mask that another implementation saved under
+    the name ``mask`` is ignored. With a ``cache``, x holds only the tokens that follow
+    the cached ones. In training the weights are written out; else PyTorch's own
+    attention computes the same without storing them.
 
     Shapes: (B, T, C) -> (B, T, C); S keys, the cached ones and T new.
     Lesson: 5; rotation in 9, the cache in 10, PyTorch's own attention in 11.
@@ -264,8 +294,6 @@ class MultiHeadAttention(nn.Module):
         self.W_value = nn.Linear(cfg.emb_dim, cfg.emb_dim, bias=cfg.qkv_bias)
         self.out_proj = nn.Linear(cfg.emb_dim, cfg.emb_dim)
         self.dropout = nn.Dropout(cfg.drop_rate)
-        square = torch.ones(cfg.context_length, cfg.context_length, dtype=torch.bool)
-        self.register_buffer("mask", square.triu(diagonal=1), persistent=False)
         self.register_load_state_dict_pre_hook(self._ignore_saved_mask)
 
     @staticmethod
@@ -274,6 +302,10 @@ class MultiHeadAttention(nn.Module):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
+
+    def _hidden(self, x: Tensor, start: int) -> Tensor:
+        T, S = x.shape[1], start + x.shape[1]
+        return torch.ones(T, S, dtype=torch.bool, device=x.device).triu(start + 1)
 
     def forward(self, x: Tensor, cache: KVCache | None = None, layer=0) -> Tensor:
         start = cache.length if cache is not None else 0
@@ -284,9 +316,8 @@ class MultiHeadAttention(nn.Module):
             queries, keys = rotate_pairs(queries, start), rotate_pairs(keys, start)
         if cache is not None:
             keys, values = cache.extend(layer, keys, values)  # (B, H, S, D)
-        end = start + x.shape[1]
         if self.training:
-            hidden = torch.where(self.mask[start:end, :end], -torch.inf, 0.0)  # (T, S)
+            hidden = torch.where(self._hidden(x, start), -torch.inf, 0.0)  # (T, S)
             scores = torch.baddbmm(
                 hidden.to(queries.dtype),
                 queries.flatten(0, 1),
@@ -301,7 +332,7 @@ class MultiHeadAttention(nn.Module):
                 queries,
                 keys,
                 values,
-                attn_mask=~self.mask[start:end, :end] if chunk else None,
+                attn_mask=~self._hidden(x, start) if chunk else None,
                 is_causal=start == 0,
             )
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
@@ -311,7 +342,7 @@ class TransformerBlock(nn.Module):
     """Attention, then feed-forward, each normalized before and added back after.
 
     Shapes: (B, T, C) -> (B, T, C).
-    Lesson: 5; the cache in 10.
+    Lesson: 5; rotation in 9, the cache in 10.
     Source: Radford et al. 2019, section 2.3 (the norm moved to each part's input);
         He et al. 2015, Deep Residual Learning, section 3.1 (shortcuts).
     """
@@ -339,6 +370,8 @@ def check_token_ids(idx: Tensor, cfg: GPTConfig, cache: KVCache | None = None) -
         that are no integers.
     Lesson: 6; the cache in 10.
     """
+    if not isinstance(idx, Tensor):
+        raise TypeError(f"token ids must be a tensor, not {type(idx).__name__}")
     if idx.ndim != 2 or idx.numel() == 0:
         raise ValueError(
             f"token ids must have a shape (B, T) without zeros, not {tuple(idx.shape)}"
@@ -413,7 +446,7 @@ class GPTModel(nn.Module):
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Count the numbers that training would set. A shared tensor counts once.
+    """Count a model's parameters, frozen ones too. A shared tensor counts once.
 
     Lesson: 6.
     """
@@ -443,10 +476,12 @@ def generate_text_simple(
     Lesson: 7.
     Source: Radford et al. 2019, section 3 (greedy decoding).
     """
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens must be 0 or more, not {max_new_tokens}")
-    if context_size < 1:
-        raise ValueError(f"context_size must be 1 or more, not {context_size}")
+    if not isinstance(idx, Tensor):
+        raise TypeError(f"token ids must be a tensor, not {type(idx).__name__}")
+    if type(max_new_tokens) is not int or max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens must be 0 or more, not {max_new_tokens!r}")
+    if type(context_size) is not int or context_size < 1:
+        raise ValueError(f"context_size must be 1 or more, not {context_size!r}")
     for _ in range(max_new_tokens):
         logits = model(idx[..., -context_size:])[:, -1, :]  # (B, V)
         next_id = logits.argmax(dim=-1, keepdim=True)  # (B, 1)
@@ -475,8 +510,10 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     Source: Holtzman et al. 2020, The Curious Case of Neural Text Degeneration,
         section 3.1 (nucleus sampling).
     """
+    if p == 1:
+        return logits
     ordered, order = logits.sort(dim=-1, descending=True)  # (B, V)
-    probabilities = ordered.softmax(dim=-1)
+    probabilities = ordered.softmax(dim=-1, dtype=torch.float32)
     mass_before = probabilities.cumsum(dim=-1) - probabilities
     ordered = ordered.masked_fill(mass_before >= p, -torch.inf)
     ordered[:, 0] = logits.amax(dim=-1)
@@ -501,6 +538,7 @@ def sample_next_token(
     """
     if temperature < 1e-6:
         return logits.argmax(dim=-1, keepdim=True)
+    logits = logits.float()
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     if top_k is not None:
         logits = keep_top_k(logits, top_k)
@@ -517,13 +555,14 @@ def check_sampling(max_new_tokens, temperature, top_k, top_p, eos_id, cfg) -> No
     """
     if type(max_new_tokens) is not int or max_new_tokens < 0:
         raise ValueError(f"max_new_tokens must be 0, 1, 2 …, not {max_new_tokens!r}")
-    if not 0 <= temperature < math.inf:
+    if not (isinstance(temperature, int | float) and 0 <= temperature < math.inf):
         raise ValueError(f"temperature must be in [0, ∞), not {temperature!r}")
     if top_k is not None and (type(top_k) is not int or top_k < 1):
         raise ValueError(f"top_k must be 1, 2, 3 … or None, not {top_k!r}")
-    if top_p is not None and not 0 < top_p <= 1:
+    if top_p is not None and not (isinstance(top_p, int | float) and 0 < top_p <= 1):
         raise ValueError(f"top_p must be in (0, 1] or None, not {top_p!r}")
-    if eos_id is not None and eos_id not in range(cfg.vocab_size):
+    known = type(eos_id) is int and 0 <= eos_id < cfg.vocab_size
+    if eos_id is not None and not known:
         raise ValueError(f"eos_id {eos_id!r} is outside 0..{cfg.vocab_size - 1}")
 
 
@@ -590,7 +629,9 @@ def generate_text(
     Source: Radford et al. 2019, section 3; Holtzman et al. 2020, section 3.
     """
     check_sampling(max_new_tokens, temperature, top_k, top_p, eos_id, model.cfg)
-    check_token_ids(idx[..., -model.cfg.context_length :], model.cfg)
+    is_tensor = isinstance(idx, Tensor)
+    window = idx[..., -model.cfg.context_length :] if is_tensor else idx
+    check_token_ids(window, model.cfg)
     ended = torch.zeros(idx.shape[0], 1, dtype=torch.bool, device=idx.device)
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     cache = None
@@ -619,35 +660,74 @@ def count_blocks(rows: int) -> int:
     return next(n for n in range(32, 0, -1) if rows % n == 0)
 
 
-class RowLinear(nn.Linear):
-    """``nn.Linear`` for inference on a CPU, where PyTorch's own is slow in two places.
+def blocks_right(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``F.linear`` for few rows: a batch of products, each block on the right.
 
-    A single float32 row is multiplied with blocks of the weight's rows: PyTorch's
-    product for one row reads the weight with one core on many x86 processors, but a
-    batch of blocks with all. Several float16 rows are multiplied in float32. All else,
-    gradients and other devices included, goes PyTorch's own way.
+    Shapes: x (R, I), weight (O, I), bias (O) -> (R, O).
+    Lesson: 11.
+    """
+    n = count_blocks(len(weight))
+    blocks = weight.reshape(n, -1, x.shape[1]).mT  # (n, I, O/n)
+    product = torch.baddbmm(bias.view(n, 1, -1), x.expand(n, -1, -1), blocks)
+    return product.transpose(0, 1).flatten(1)  # (R, O)
 
-    Shapes: (..., I) -> (..., O).
+
+def blocks_left(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``F.linear`` for few rows: a batch of products, each block on the left.
+
+    Shapes: x (R, I), weight (O, I), bias (O) -> (R, O).
+    Lesson: 11.
+    """
+    n = count_blocks(len(weight))
+    blocks = weight.reshape(n, -1, x.shape[1])  # (n, O/n, I)
+    product = torch.baddbmm(bias.view(n, -1, 1), blocks, x.mT.expand(n, -1, -1))
+    return product.flatten(0, 1).mT  # (R, O)
+
+
+@torch.no_grad()
+def fastest_way(layers: list[nn.Linear], rows: int) -> Callable:
+    """Find out which function multiplies so many rows fastest on this machine.
+
+    That depends on the processor and on the library that multiplies, so each of three
+    is timed five times on the layers' own weights. Their results agree up to rounding.
+
+    Lesson: 11.
+    """
+    x, least = layers[0].weight.new_ones(rows, layers[0].in_features), {}
+    for way in 5 * (F.linear, blocks_right, blocks_left):
+        begin = time.perf_counter()
+        for layer in layers:
+            way(x, layer.weight, layer.bias)
+        least[way] = min(least.get(way, math.inf), time.perf_counter() - begin)
+    return min(least, key=least.get)
+
+
+def in_float32(weight: Tensor, bias: Tensor, ways=(F.linear, F.linear)) -> Callable:
+    """A linear layer as a function; ``ways`` multiply one row, and 2 to 16.
+
     Lesson: 11.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        n, one_row = count_blocks(self.out_features), x.numel() == self.in_features
-        if x.device.type != "cpu" or torch.is_grad_enabled():
-            return super().forward(x)
-        if x.dtype == torch.float16 and not one_row:
-            bias = None if self.bias is None else self.bias.float()
-            return F.linear(x.float(), self.weight.float(), bias).half()
-        if x.dtype != torch.float32 or not one_row or n == 1:
-            return super().forward(x)
-        blocks = self.weight.view(n, -1, self.in_features)  # (n, O/n, I)
-        column = x.reshape(1, 1, -1).mT.expand(n, -1, -1)  # (n, I, 1)
-        if self.bias is None:
-            product = torch.bmm(blocks, column)  # (n, O/n, 1)
-        else:
-            bias = self.bias.view(n, -1, 1)  # (n, O/n, 1)
-            product = torch.baddbmm(bias, blocks, column)  # (n, O/n, 1)
-        return product.view(*x.shape[:-1], -1)
+    def multiply(x: Tensor) -> Tensor:
+        way = ways[len(x) > 1] if len(x) <= 16 else F.linear
+        return way(x, weight, bias)
+
+    return multiply
+
+
+def in_float16(weight: Tensor, bias: Tensor) -> Callable:
+    """A linear layer as a function: weights in float16, sums in float32.
+
+    PyTorch has this product for x86 processors; elsewhere the weight is turned into
+    float32 each time.
+
+    Lesson: 11.
+    """
+    if torch.backends.quantized.engine not in ("x86", "fbgemm"):
+        half = weight.half()
+        return lambda x: F.linear(x, half.float(), bias)
+    packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
+    return lambda x: torch.ops.quantized.linear_dynamic_fp16(x, packed)
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -661,62 +741,216 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x / scale).round().to(torch.int8), scale
 
 
-class Int8Linear(nn.Module):
-    """A linear layer whose weight takes 8 bits per number, for inference on a CPU.
+def in_int8(weight: Tensor, bias: Tensor) -> Callable:
+    """A linear layer as a function: 8 bits per weight, for a CPU.
 
     The rows of the weight are quantized once, x when it comes (in 7 bits on x86
     processors whose 8-bit sums would overflow); the sums are of whole numbers. PyTorch
     2.13 warns that it will remove the type which its packing takes: silenced here.
 
-    Shapes: (..., T, I) -> (..., T, O).
     Lesson: 11.
     Source: Dettmers et al. 2022, LLM.int8(), section 3.1 (vector-wise quantization).
     """
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        whole, scale = quantize_rows(linear.weight.detach())
-        scale, zero = scale.flatten().double(), torch.zeros(len(whole)).long()
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            whole = torch._make_per_channel_quantized_tensor(whole, scale, zero, 0)
-        bias = None if linear.bias is None else linear.bias.detach()
-        self.packed = torch.ops.quantized.linear_prepack(whole, bias)
-        x86 = torch.backends.quantized.engine == "x86"
-        self.seven_bits = x86 and not torch.cpu._is_vnni_supported()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic(x, self.packed, self.seven_bits)
+    whole, scale = quantize_rows(weight)
+    scale = scale.flatten().double()
+    zero = torch.zeros_like(scale).long()
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        whole = torch._make_per_channel_quantized_tensor(whole, scale, zero, 0)
+    packed = torch.ops.quantized.linear_prepack(whole, bias)
+    x86 = torch.backends.quantized.engine == "x86"
+    seven_bits = x86 and not torch.cpu._is_vnni_supported()
+    return lambda x: torch.ops.quantized.linear_dynamic(x, packed, seven_bits)
 
 
-def quicken(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    """Return a copy of the model that decodes faster, for inference only.
+def quantize_groups_of_32(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Round each 32 neighbors in a row to 16 levels between their least and greatest.
 
-    Without a ``dtype`` it shares the model's weights: it takes no memory, and follows
-    the model if that is trained. float16 and bfloat16 copy all weights in that format,
-    int8 those of the linear layers. The model itself is left as it is.
+    A level from 0 to 15 stands for (level − 8) · scale + middle. Scale and middle are
+    rounded to bfloat16 before they are used, as the 4-bit product stores them so.
 
-    Raises: ValueError for another ``dtype``, or int8 away from a CPU.
+    Shapes: (O, I) -> levels (O, I/32, 32), scale and middle (O, I/32, 1).
     Lesson: 11.
     """
-    if dtype not in (None, torch.float16, torch.bfloat16, torch.int8):
-        raise ValueError(f"dtype: float16, bfloat16, int8 or None, not {dtype}")
-    device = next(model.parameters()).device
-    if dtype == torch.int8 and device.type != "cpu":
-        raise ValueError(f"int8 is for a model on the CPU, not on {device}")
-    kept = dtype if dtype in (torch.float16, torch.bfloat16) else None
-    tensors = {id(buffer): buffer for buffer in model.buffers()}
-    for weight in model.parameters():
-        tensors[id(weight)] = nn.Parameter(
-            weight.detach().to(kept or weight.dtype), False
-        )
-    quick = copy.deepcopy(model, tensors)
-    for module in list(quick.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Linear and dtype == torch.int8:
-                setattr(module, name, Int8Linear(child))
-            elif type(child) is nn.Linear:
-                child.__class__ = RowLinear
-    return quick.eval()
+    groups = weight.unflatten(1, (-1, 32))  # (O, I/32, 32)
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    scale = ((high - low) / 15).clamp(min=1e-30).bfloat16().float()
+    middle = (low + 8 * scale).bfloat16().float()
+    levels = ((groups - middle) / scale).round().clamp(-8, 7) + 8
+    return levels.int(), scale, middle
+
+
+def in_int4(weight: Tensor, bias: Tensor) -> Callable:
+    """A linear layer as a function: 4 bits per weight, for a CPU.
+
+    A single row is rounded to bfloat16, and so is its product. With several rows
+    PyTorch's 4-bit product is slow: the same levels, in 8 bits, multiply them.
+
+    Lesson: 11.
+    Source: Dettmers, Zettlemoyer 2023, The Case for 4-bit Precision, section 2.
+    """
+    rows = len(weight)
+    weight = F.pad(weight, (0, 0, 0, -rows % 16))  # PyTorch's packing wants it so
+    levels, scale, middle = quantize_groups_of_32(weight)
+    several = in_int8(((levels - 8) * scale + middle).flatten(1)[:rows], bias)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.flatten(1), 1)
+    steps = torch.cat([scale, middle], -1).transpose(0, 1).bfloat16().contiguous()
+
+    def multiply(x: Tensor) -> Tensor:
+        if len(x) > 1:
+            return several(x)
+        x, one = x.bfloat16(), torch.ops.aten._weight_int4pack_mm_for_cpu
+        return one(x, packed, 32, steps)[:, :rows] + bias
+
+    return multiply
+
+
+def join(parts: list[nn.Parameter]) -> Tensor:
+    """Move parameters of one shape one behind another in memory, and return them as one.
+
+    Each stays a parameter of its layer, with its numbers: nothing is stored twice, and
+    what training changes is changed in the joint tensor.
+
+    Shapes: k times (O, …) -> (k·O, …).
+    Lesson: 11.
+    """
+    first = parts[0].detach()
+    starts = {
+        (part.untyped_storage().data_ptr(), part.storage_offset() - i * part.numel())
+        for i, part in enumerate(parts)
+    }
+    if len(starts) > 1 or not all(part.is_contiguous() for part in parts):
+        first = torch.cat([part.detach() for part in parts])
+        for part, piece in zip(parts, first.chunk(len(parts)), strict=True):
+            part.data = piece
+    rows = len(parts) * len(parts[0])
+    return first.as_strided((rows, *first.shape[1:]), first.stride())
+
+
+def make_product(make: Callable, *layers: nn.Linear) -> Callable:
+    """Make one function of linear layers that read the same x. No bias means zeros.
+
+    Lesson: 11.
+    """
+    weight = join([layer.weight for layer in layers]).float()
+    bias = weight.new_zeros(len(weight))
+    if layers[0].bias is not None:
+        bias = join([layer.bias for layer in layers]).float()
+    return make(weight, bias)
+
+
+def norm_parts(norm: nn.Module) -> tuple:
+    """What ``F.layer_norm`` wants to know of a norm.
+
+    Lesson: 11.
+    """
+    scale, shift = norm.scale.detach().float(), norm.shift.detach().float()
+    return scale.shape, scale, shift, norm.eps
+
+
+def block_parts(block: nn.Module, make: Callable) -> tuple:
+    """A block's two norms and four products, in the order of their use.
+
+    Lesson: 11.
+    """
+    att, (up, _, down) = block.att, block.ff.layers
+    qkv = make_product(make, att.W_query, att.W_key, att.W_value)
+    products = (make_product(make, layer) for layer in (att.out_proj, up, down))
+    return norm_parts(block.norm1), qkv, norm_parts(block.norm2), *products
+
+
+class QuickGPT(nn.Module):
+    """All that a trained GPT computes, in one function: what ``quicken`` returns.
+
+    It takes the place of a ``GPTModel`` for reading and writing text, not for training.
+    Whatever the format of the weights, the cache and attention are in float32.
+
+    Shapes: token ids (B, T) -> logits (B, T, V).
+    Raises: what ``check_token_ids`` raises; TypeError if it is to be moved or converted.
+    Lesson: 11.
+    """
+
+    def __init__(self, model: nn.Module, make: Callable, make_head: Callable):
+        super().__init__()
+        self.cfg, self.positions = model.cfg, None
+        table = model.tok_emb.weight.detach().float()
+        self.tok_emb = nn.Embedding.from_pretrained(table)
+        if self.cfg.positions == "learned":
+            self.positions = model.pos_emb.weight.detach().float()
+        self.blocks = [block_parts(block, make) for block in model.trf_blocks]
+        self.final_norm = norm_parts(model.final_norm)
+        self.out_head = make_product(make_head, model.out_head)
+
+    def _apply(self, *_):
+        raise TypeError("move or convert the model first, then quicken it")
+
+    @torch.no_grad()
+    def forward_hidden(self, idx: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Return what the output head reads: (B, T) -> (B, T, C)."""
+        check_token_ids(idx, self.cfg, cache)
+        (B, T), start = idx.shape, 0 if cache is None else cache.length
+        end, seen = start + T, None
+        if start > 0 and T > 1:
+            seen = torch.ones(T, end, dtype=torch.bool, device=idx.device).tril(start)
+        x = self.tok_emb(idx)  # (B, T, C)
+        if self.positions is not None:
+            x = x + self.positions[start:end]
+        x = x.flatten(0, 1)  # (R, C)
+        for layer, (norm1, qkv, norm2, out, up, down) in enumerate(self.blocks):
+            heads = qkv(F.layer_norm(x, *norm1)).view(B, T, 3, self.cfg.n_heads, -1)
+            heads = heads.permute(2, 0, 3, 1, 4)  # (3, B, H, T, D)
+            queries, keys, values = heads.unbind()
+            if self.positions is None:
+                queries, keys = rotate_pairs(queries, start), rotate_pairs(keys, start)
+            if cache is not None:
+                keys, values = cache.extend(layer, keys, values)  # (B, H, S, D)
+            mixed = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=seen, is_causal=start == 0
+            )
+            x = x + out(mixed.transpose(1, 2).reshape(B * T, -1))
+            inner = F.gelu(up(F.layer_norm(x, *norm2)), approximate="tanh")
+            x = x + down(inner)
+        if cache is not None:
+            cache.length = end
+        return F.layer_norm(x, *self.final_norm).view(B, T, -1)
+
+    def forward(self, idx: Tensor, cache: KVCache | None = None) -> Tensor:
+        hidden = self.forward_hidden(idx, cache)
+        return self.out_head(hidden.flatten(0, 1)).unflatten(0, idx.shape)  # (B, T, V)
+
+
+def quicken(model: nn.Module, dtype: torch.dtype | str | None = None) -> QuickGPT:
+    """Return a copy of the model that reads and writes faster, for inference only.
+
+    Without a ``dtype`` the weights are the model's own, in float32: they take no
+    memory, and follow the model if that is trained. float16, int8 and "int4" are packed
+    copies of the matrices, for a CPU. The model keeps its numbers.
+
+    Raises: ValueError for another ``dtype`` or kind of model, one of the three formats
+        away from a CPU, or "int4" with an ``emb_dim`` that is no multiple of 32.
+    Lesson: 11.
+    """
+    if dtype not in (None, torch.float16, torch.int8, "int4"):
+        raise ValueError(f'dtype: float16, int8, "int4" or None, not {dtype}')
+    if not hasattr(model, "trf_blocks"):
+        raise ValueError(f"quicken a GPTModel, not a {type(model).__name__}")
+    device = model.tok_emb.weight.device
+    if dtype is not None and device.type != "cpu":
+        raise ValueError(f"{dtype} is for a model on the CPU, not on {device}")
+    if dtype == "int4" and model.cfg.emb_dim % 32:
+        raise ValueError(f"int4 needs emb_dim % 32 == 0, not {model.cfg.emb_dim}")
+    if dtype == torch.float16:
+        make = make_head = in_float16
+    elif dtype == torch.int8:
+        make = make_head = in_int8
+    elif dtype == "int4":
+        make, make_head = in_int4, in_int8  # bfloat16 is too coarse for logits
+    elif device.type == "cpu":
+        layers = [block.ff.layers[0] for block in model.trf_blocks]
+        ways = fastest_way(layers, 1), fastest_way(layers, 4)
+        make = make_head = functools.partial(in_float32, ways=ways)
+    else:
+        make = make_head = in_float32
+    return QuickGPT(model, make, make_head).eval()
 
 
 class CharTokenizer:
@@ -759,8 +993,9 @@ def draw_windows(
     """
     if len(ids) <= length:
         raise ValueError(f"{len(ids)} tokens hold no window of {length} + 1")
-    starts = torch.randint(len(ids) - length, (batch_size, 1), generator=generator)
-    places = starts + torch.arange(length + 1)
+    size, cpu = (batch_size, 1), torch.device("cpu")
+    starts = torch.randint(len(ids) - length, size, generator=generator, device=cpu)
+    places = starts + torch.arange(length + 1, device=cpu)
     windows = ids[places]
     return windows[:, :-1], windows[:, 1:]
 
@@ -774,7 +1009,22 @@ def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor
         Pre-Training, section 3.1.
     """
     logits = model(inputs)  # (B, T, V)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten().long())
+
+
+def check_text(ids: Tensor, cfg: GPTConfig) -> None:
+    """Refuse a text that a model of this configuration cannot be trained on.
+
+    Shapes: (N), integers, N more than the context length.
+    Raises: ValueError for another shape or length; what ``check_token_ids`` raises.
+    Lesson: 8.
+    """
+    if not isinstance(ids, Tensor) or ids.ndim != 1:
+        shape = list(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
+        raise ValueError(f"a text must be a tensor (N) of token ids, not {shape}")
+    if len(ids) <= (T := cfg.context_length):
+        raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
+    check_token_ids(ids[:, None], cfg)
 
 
 @torch.no_grad()
@@ -784,13 +1034,12 @@ def evaluate_loss(model: nn.Module, ids: Tensor, batch_size: int = 32) -> float:
     A last stretch shorter than the context length is left out.
 
     Shapes: (N) -> a number, in nats per token.
-    Raises: ValueError if the text is shorter than one window and its last target.
+    Raises: what ``check_text`` raises.
     Lesson: 8.
     """
+    check_text(ids, model.cfg)
     T = model.cfg.context_length
     n_windows = (len(ids) - 1) // T
-    if n_windows < 1:
-        raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
     ids = ids.to(model.tok_emb.weight.device)
     inputs = ids[: n_windows * T].view(n_windows, T)
     targets = ids[1 : n_windows * T + 1].view(n_windows, T)
@@ -827,15 +1076,17 @@ class TrainingPlan:
         least = {"n_steps": 1, "batch_size": 1, "eval_every": 1}
         for name, low in (least | {"warmup_steps": 0, "seed": 0}).items():
             value = getattr(self, name)
-            if type(value) is not int or value < low:
-                raise ValueError(f"{name} must be an integer ≥ {low}, not {value!r}")
+            if type(value) is not int or not low <= value < 2**64:
+                raise ValueError(f"{name} is no integer in [{low}, 2**64): {value!r}")
         for name in ("learning_rate", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be > 0, not {getattr(self, name)!r}")
-        if not 0 <= self.final_rate <= 1:
-            raise ValueError(f"final_rate must be in [0, 1], not {self.final_rate!r}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay must be ≥ 0, not {self.weight_decay!r}")
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise ValueError(f"{name} must be in (0, ∞), not {value!r}")
+        rate, decay = self.final_rate, self.weight_decay
+        if not (isinstance(rate, int | float) and 0 <= rate <= 1):
+            raise ValueError(f"final_rate must be in [0, 1], not {rate!r}")
+        if not (isinstance(decay, int | float) and 0 <= decay < math.inf):
+            raise ValueError(f"weight_decay must be in [0, ∞), not {decay!r}")
         if type(self.bf16) is not bool:
             raise ValueError(f"bf16 must be True or False, not {self.bf16!r}")
 
@@ -857,9 +1108,11 @@ def learning_rate_at(step: int, plan: TrainingPlan) -> float:
 
 @torch.no_grad()
 def initialize_like_gpt2(model: nn.Module, generator: torch.Generator) -> None:
-    """Draw the weights as GPT-2 does: 0.02 wide, narrower where a branch ends.
+    """Draw the weights as the papers on GPT say: 0.02, less where a branch ends.
 
-    PyTorch's own tables are 1 wide, so that a tied head starts with wild logits.
+    A tied head on PyTorch's own tables, of standard deviation 1, starts with logits
+    that are far too large. OpenAI's published code differs from the papers: it draws
+    the position table with 0.01 and has no 1/√N.
 
     Lesson: 8.
     Source: Radford et al. 2019, section 2.3 (1/√N at the end of the N residual
@@ -875,87 +1128,282 @@ def initialize_like_gpt2(model: nn.Module, generator: torch.Generator) -> None:
             parameter.normal_(0.0, width, generator=generator)
 
 
+def rank_and_size() -> tuple[int, int]:
+    """The number of this process and how many there are: 0 and 1 without torchrun.
+
+    Lesson: 13.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a file beside ``path``, then put it in its place at once.
 
-    A kill at any moment leaves the old file or the new one, never a part.
+    A kill at any moment leaves the old file or the new one, never a part. The file's
+    mode stays as it was; a new file gets the usual one, whatever ``write`` gives it.
+    Of several processes only rank 0 writes.
 
-    Lesson: 8.
+    Lesson: 8; several processes in 13.
     """
+    if rank_and_size()[0]:
+        return
     unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.unlink(missing_ok=True)
+    unfinished.touch()  # with the mode that your new files have
+    mode = (path if path.exists() else unfinished).stat().st_mode
     write(unfinished)
     with open(unfinished, "rb+") as file:
         os.fsync(file.fileno())
+    unfinished.chmod(mode)
     os.replace(unfinished, path)
 
 
-def save_checkpoint(path, model, optimizer, plan, history: list[dict]) -> None:
-    """Write model, optimizer, plan and history into one safetensors file.
+def _leave() -> None:
+    """End at once: a thread of gloo that outlives Python would abort the process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(hasattr(sys, "last_value"))  # 1 after an exception that nobody caught
+
+
+@contextmanager
+def joined_processes(timeout: float = 60.0):
+    """Join the processes that torchrun has started, and yield this one's device.
+
+    That is a GPU of its own, if the machine has one for each process, else the CPU.
+    What is sent goes by nccl from GPUs and by gloo from CPUs. Only rank 0 prints.
+    A process that waits for ``timeout`` seconds in vain raises an error. Those that
+    ``launch`` has started end with the program that started them. Without torchrun
+    a process is alone, and nothing is joined.
+
+    Lesson: 13.
+    """
+    if "RANK" not in os.environ:
+        yield pick_device()
+        return
+    if os.environ.get("GPT_ENDS_WITH_STDIN"):
+        watch = threading.Thread(target=lambda: os.read(0, 1) or os._exit(1))
+        watch.daemon = True
+        watch.start()
+    local_rank, n_local = (
+        int(os.environ[f"LOCAL_{x}"]) for x in ("RANK", "WORLD_SIZE")
+    )
+    device = torch.device("cpu")
+    if torch.cuda.device_count() >= n_local:
+        torch.cuda.set_device(local_rank)
+        device = pick_device()
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    try:
+        with (
+            open(os.devnull, "w") as nowhere,
+            redirect_stdout(nowhere if dist.get_rank() else sys.stdout),
+        ):
+            yield device
+    finally:
+        dist.destroy_process_group()
+    atexit.register(_leave)
+
+
+def own_rows(batch: Tensor) -> Tensor:
+    """This process's share of a batch that all processes have drawn alike.
+
+    Shapes: (B, T) -> (B/P, T) in each of P processes.
+    Lesson: 13.
+    """
+    rank, size = rank_and_size()
+    return batch.chunk(size)[rank]
+
+
+def mean_over_processes(x: Tensor) -> Tensor:
+    """Replace a tensor, in every process, by its mean over all of them.
+
+    Shapes: (...) -> (...).
+    Lesson: 13.
+    """
+    size = rank_and_size()[1]
+    if size > 1:
+        dist.all_reduce(x)
+        x /= size
+    return x
+
+
+def check_agreement(what: str, number: int) -> None:
+    """Refuse to go on if the processes hold different numbers.
+
+    Raises: ValueError, in every process, with the numbers by rank.
+    Lesson: 13.
+    """
+    numbers = [number] * rank_and_size()[1]
+    if len(numbers) > 1:
+        dist.all_gather_object(numbers, number)
+    if len(set(numbers)) > 1:
+        raise ValueError(f"the processes disagree about {what}: {numbers} by rank")
+
+
+class Replicated(DistributedDataParallel):
+    """A whole model in every process; the backward pass averages the gradients.
+
+    Rank 0's weights are sent to the others at the start. Everything but the call is
+    the model's own, names of parameters included.
+
+    Lesson: 13.
+    Source: Li et al. 2020, PyTorch Distributed, section 3.2.
+    """
+
+    def __getattr__(self, name: str):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
+
+    def named_parameters(self, *args, **options):
+        return self.module.named_parameters(*args, **options)
+
+
+def shard(model: nn.Module) -> nn.Module:
+    """Keep a part of each parameter in every process, in place; return the model.
+
+    Weights, gradients and optimizer state are all cut along their first axis. A block
+    is put together when it is needed, and its gradients are averaged and cut again.
+
+    Lesson: 13.
+    Source: Rajbhandari et al. 2020, ZeRO, section 5; Zhao et al. 2023, PyTorch FSDP,
+        section 3.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    mesh = init_device_mesh(device, (rank_and_size()[1],))
+    for block in model.trf_blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh, reshard_after_forward=True)
+
+
+def whole_tensor(x: Tensor) -> Tensor:
+    """Put a sharded tensor together; all processes must call it. Others stay.
+
+    Lesson: 13.
+    """
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+def cut_like(whole: Tensor, parameter: Tensor) -> Tensor:
+    """This process's part of a tensor, if the parameter it belongs to is sharded.
+
+    Lesson: 13.
+    """
+    if whole.ndim == 0 or not hasattr(parameter, "placements"):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, places = parameter.device_mesh, parameter.placements
+    whole = whole.to(parameter.device)
+    return distribute_tensor(whole, mesh, places, src_data_rank=None)
+
+
+def named_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters by name, without what ``torch.compile`` adds to the names.
 
     Lesson: 8.
     """
-    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    for number, state in optimizer.state_dict()["state"].items():
-        for key, value in state.items():
-            tensors[f"optimizer.{number}.{key}"] = value
-    facts = {"config": asdict(model.cfg), "plan": asdict(plan), "history": history}
-    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    return {n.replace("_orig_mod.", ""): p for n, p in model.named_parameters()}
+
+
+def digest_texts(train_ids: Tensor, validation_ids: Tensor) -> dict[str, str]:
+    """What a checkpoint notes of its two texts: 16 digits of a SHA-256 each.
+
+    Lesson: 8.
+    """
+    texts = {"train": train_ids, "validation": validation_ids}
+    whole = {name: ids.cpu().long().numpy().tobytes() for name, ids in texts.items()}
+    return {name: hashlib.sha256(w).hexdigest()[:16] for name, w in whole.items()}
+
+
+def save_checkpoint(path, model, optimizer, plan, text, history: list[dict]) -> None:
+    """Write model, optimizer, plan, text and history into one safetensors file.
+
+    ``text`` is what ``digest_texts`` says of the texts. AdamW's averages lie under the
+    names of their parameters, as zeros where there are none yet. Of several processes
+    all must call it, as sharded tensors are put together.
+
+    Lesson: 8; sharded tensors in 13.
+    """
+    tensors = {}
+    for name, weight in named_weights(model).items():
+        tensors[f"model.{name}"] = weight.detach()
+        if weight.requires_grad:
+            state = {k: torch.zeros_like(weight) for k in ("exp_avg", "exp_avg_sq")}
+            state |= {"step": torch.zeros(())} | optimizer.state.get(weight, {})
+            tensors |= {f"optimizer.{name}.{k}": value for k, value in state.items()}
+    facts = {"config": asdict(model.cfg), "plan": asdict(plan)}
+    facts |= {"text": text, "history": history}
+    tensors = {name: whole_tensor(t).contiguous() for name, t in tensors.items()}
     metadata = {name: json.dumps(fact) for name, fact in facts.items()}
     write_whole(Path(path), lambda file: save_file(tensors, file, metadata))
 
 
 @torch.no_grad()
-def load_checkpoint(path, model, optimizer=None, plan=None) -> list[dict]:
+def load_checkpoint(path, model, optimizer=None, plan=None, text=None) -> list[dict]:
     """Fill model and optimizer from a checkpoint and return its history.
 
     Nothing is changed unless all of it fits. Without an optimizer only the model is
-    filled, and the plan is not compared.
+    filled; plan and text are compared if they are given.
 
     Raises: ValueError, naming the file and what is wrong: damaged or no checkpoint, of
-        another configuration, of another plan, or with other tensors.
-    Lesson: 8.
+        another configuration, plan or text, or with other tensors.
+    Lesson: 8; sharded tensors in 13.
     """
     try:
         with safe_open(path, "pt") as file:
             facts = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
-            tensors = {k: file.get_tensor(k).clone() for k in file.keys()}  # noqa: SIM118
-        kinds = {"config": dict, "plan": dict, "history": list}
+            tensors = {k: file.get_tensor(k).clone() for k in file.keys()}
+        kinds = {"config": dict, "plan": dict, "text": dict, "history": list}
         missing = [k for k, kind in kinds.items() if type(facts.get(k)) is not kind]
         if missing:
             raise ValueError(f"without {', '.join(missing)}")
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"checkpoint damaged: {path} ({error})") from error
-    ours = {"config": asdict(model.cfg)} | ({"plan": asdict(plan)} if plan else {})
+    ours = {"config": asdict(model.cfg), "plan": plan and asdict(plan), "text": text}
     for name, expected in ours.items():
         saved = facts[name]
-        differing = [k for k in expected if saved.get(k) != expected[k]]
+        differing = [k for k in expected or () if saved.get(k) != expected[k]]
         if differing:
             shown = ", ".join(
                 f"{k} {saved.get(k)!r}, not {expected[k]!r}" for k in differing
             )
             raise ValueError(f"checkpoint of another {name}: {path} has {shown}")
-    weights = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    shapes = {name: weight.shape for name, weight in weights.items()}
+    weights = named_weights(model)
+    shapes = {f"model.{name}": weight.shape for name, weight in weights.items()}
     if optimizer is None:
         tensors = {n: t for n, t in tensors.items() if n.startswith("model.")}
     else:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for number, p in enumerate(parameters):
-            averages = {"step": (), "exp_avg": p.shape, "exp_avg_sq": p.shape}
-            shapes |= {f"optimizer.{number}.{k}": s for k, s in averages.items()}
+        names = {p: name for name, p in weights.items()}
+        order = [names[p] for group in optimizer.param_groups for p in group["params"]]
+        for name in order:
+            averages = dict.fromkeys(("exp_avg", "exp_avg_sq"), weights[name].shape)
+            averages["step"] = ()
+            shapes |= {f"optimizer.{name}.{k}": s for k, s in averages.items()}
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if shapes != found:
         wrong = [n for n in shapes | found if shapes.get(n) != found.get(n)]
         raise ValueError(f"checkpoint with other tensors: {path}: {sorted(wrong)[:5]}")
     if optimizer is not None:
-        numbers = range(len(parameters))
         state = {
-            i: {k: tensors[f"optimizer.{i}.{k}"] for k in averages} for i in numbers
+            number: {
+                k: cut_like(tensors[f"optimizer.{name}.{k}"], weights[name])
+                for k in averages
+            }
+            for number, name in enumerate(order)
         }
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     for name, weight in weights.items():
-        weight.copy_(tensors[name])
+        weight.copy_(cut_like(tensors[f"model.{name}"], weight))
     return facts["history"]
 
 
@@ -972,9 +1420,9 @@ def pick_device() -> torch.device:
         return cpu
     device = torch.accelerator.current_accelerator()
     cfg = GPTConfig(32, 16, emb_dim=32, n_heads=4, n_layers=2, drop_rate=0.0)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), cpu:
         torch.default_generator.manual_seed(0)
-        model = GPTModel(cfg)
+        model = GPTModel(cfg).float()
     results = []
     try:
         for place in (cpu, device):
@@ -987,7 +1435,7 @@ def pick_device() -> torch.device:
         warnings.warn(f"{device} cannot compute a small model: not used ({error})")
         return cpu
     gaps = [(a - b).abs().max() / a.abs().max() for a, b in zip(*results, strict=True)]
-    if max(gaps) < 1e-3:
+    if all(gap < 1e-3 for gap in gaps):  # max would overlook a gap that is no number
         return device
     warnings.warn(f"{device} computes other numbers than the processor: not used")
     return cpu
@@ -996,10 +1444,15 @@ def pick_device() -> torch.device:
 def make_optimizer(model: nn.Module, plan: TrainingPlan) -> torch.optim.AdamW:
     """AdamW that shrinks matrices only, not biases and norms.
 
+    Parameters that are frozen, without ``requires_grad``, are left out.
+
+    Raises: ValueError if all of them are.
     Lesson: 8.
     Source: Loshchilov, Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
     """
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("nothing to train: every parameter is frozen")
     matrices = [p for p in parameters if p.ndim >= 2]
     vectors = [p for p in parameters if p.ndim < 2]
     groups = [
@@ -1009,11 +1462,59 @@ def make_optimizer(model: nn.Module, plan: TrainingPlan) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95))
 
 
-def training_step(model, optimizer, train_ids, plan: TrainingPlan, step: int) -> float:
+def check_shares(model: nn.Module, plan: TrainingPlan, pieces: int) -> None:
+    """Refuse a batch without equal shares, or processes that would train apart.
+
+    With unequal shares the mean of the means would not be the mean.
+
+    Raises: ValueError, with the numbers.
+    Lesson: 13.
+    """
+    size = rank_and_size()[1]
+    if type(pieces) is not int or pieces < 1:
+        raise ValueError(f"pieces must be 1, 2, 3 …, not {pieces!r}")
+    if plan.batch_size % (size * pieces):
+        raise ValueError(
+            f"batch_size={plan.batch_size} does not go into {size} equal shares of "
+            f"{pieces} equal pieces"
+        )
+    sharded = hasattr(next(model.parameters()), "placements")
+    if size > 1 and not sharded and not isinstance(model, Replicated):
+        raise ValueError(f"{size} processes need a Replicated or a sharded model")
+
+
+def add_gradients(model, inputs, targets, pieces: int = 1, bf16=False) -> Tensor:
+    """Go forward and backward through this process's windows, in pieces.
+
+    The gradients become those of the mean over all windows of all processes, and the
+    loss that is returned is that mean. Replicas exchange gradients once, after the
+    last piece.
+
+    Shapes: inputs (B/P, T), targets (B/P, T) -> (), in each of P processes.
+    Lesson: 13.
+    Source: Goyal et al. 2017, Accurate, Large Minibatch SGD, section 3.
+    """
+    total = torch.zeros((), device=inputs.device)
+    parts = list(zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True))
+    for number, (x, y) in enumerate(parts, start=1):
+        waits = number < len(parts) and isinstance(model, Replicated)
+        with model.no_sync() if waits else nullcontext():
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16):
+                loss = next_token_loss(model, x, y) / len(parts)
+            loss.backward()
+        total += loss.detach()
+    return mean_over_processes(total)
+
+
+def training_step(
+    model, optimizer, train_ids, plan: TrainingPlan, step: int, pieces: int = 1
+) -> float:
     """Draw windows, move the weights once, and return the loss before the move.
 
+    All processes draw the same batch, and each takes its own rows of it.
+
     Raises: FloatingPointError, naming the step, if the loss is no number any more.
-    Lesson: 8.
+    Lesson: 8; several processes and pieces in 13.
     Source: Pascanu, Mikolov, Bengio 2013, On the Difficulty of Training Recurrent
         Neural Networks, section 3.2 (clipping).
     """
@@ -1021,16 +1522,32 @@ def training_step(model, optimizer, train_ids, plan: TrainingPlan, step: int) ->
         group["lr"] = learning_rate_at(step, plan)
     device = model.tok_emb.weight.device
     windows = draw_windows(train_ids, plan.batch_size, model.cfg.context_length)
-    inputs, targets = (part.to(device) for part in windows)
-    with torch.autocast(device.type, torch.bfloat16, enabled=plan.bf16):
-        loss = next_token_loss(model, inputs, targets)
+    inputs, targets = (own_rows(part).to(device) for part in windows)
+    if rank := rank_and_size()[0]:  # each rank has its own dropout
+        torch.manual_seed((torch.initial_seed() + rank * 2**40) % 2**64)
+    optimizer.zero_grad()
+    loss = add_gradients(model, inputs, targets, pieces, plan.bf16)
     if not loss.isfinite():
         raise FloatingPointError(f"the loss is {loss.item()} at step {step}")
-    optimizer.zero_grad()
-    loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
     optimizer.step()
     return loss.item()
+
+
+def check_place(path: Path) -> None:
+    """Refuse a path at which ``write_whole`` could not put a file.
+
+    Raises: ValueError, naming it and what is wrong.
+    Lesson: 8.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"checkpoint must be a file in a folder, not {path}")
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        unfinished.touch()
+        unfinished.unlink()
+    except OSError as error:
+        raise ValueError(f"no checkpoint can be written: {path} ({error})") from error
 
 
 def train(
@@ -1041,41 +1558,49 @@ def train(
     *,
     checkpoint: str | Path | None = None,
     show: Callable[[int, list[dict]], None] | None = None,
+    pieces: int = 1,
 ) -> list[dict]:
     """Train in place and return the history, a row per evaluation.
 
     Each row has the ``step``, the mean training loss since the row before, and the
     loss over all validation windows. With a ``checkpoint``, each row is also saved
-    there, and a file that is there already is continued: to the same losses as
-    without the stop, as each step draws its windows and dropout from its own seed.
-    ``show(step, history)`` is called after every step.
+    there, and a file that is there already is continued, if plan and texts are the
+    same: to the losses of a run without the stop, as each step draws its windows and
+    dropout from its own seed.
+    ``show(step, history)`` is called after every step. With ``pieces`` a process goes
+    through its windows in as many parts, to save memory. Several processes, a
+    ``Replicated`` or a sharded model in each, share every batch and the checkpoint's
+    file, and another number of them may go on from it: to the same losses, to
+    rounding, without dropout.
 
     Shapes: train_ids (N), validation_ids (M).
-    Raises: before anything is changed, ValueError for texts shorter than a window and
-        a checkpoint without a folder, and what ``check_token_ids`` and
-        ``load_checkpoint`` raise; FloatingPointError, naming the step, for a loss that
-        is no number any more. The last checkpoint stays as it was.
-    Lesson: 8.
+    Raises: before anything is changed, what ``check_text``, ``check_shares``,
+        ``check_place``, ``load_checkpoint`` and ``check_agreement`` raise;
+        FloatingPointError, naming the step, for a loss that is no number any more. The
+        last checkpoint stays as it was.
+    Lesson: 8; several processes and pieces in 13.
     """
     for ids in (train_ids, validation_ids):
-        check_token_ids(ids[:, None], model.cfg)
-        if len(ids) <= (T := model.cfg.context_length):
-            raise ValueError(f"{len(ids)} tokens hold no window of {T} + 1")
+        check_text(ids, model.cfg)
+    check_shares(model, plan, pieces)
     optimizer = make_optimizer(model, plan)
     history: list[dict] = []
     if checkpoint is not None:
         place = Path(checkpoint)
-        if place.is_dir() or not place.parent.is_dir():
-            raise ValueError(f"checkpoint must be a file in a folder, not {place}")
+        if not rank_and_size()[0]:
+            check_place(place)
+        text = digest_texts(train_ids, validation_ids)
         if place.exists():
-            history = load_checkpoint(place, model, optimizer, plan)
+            history = load_checkpoint(place, model, optimizer, plan, text)
     first = history[-1]["step"] if history else 0
+    check_agreement("the first step", first)
     losses = []
     model.train()
     with torch.random.fork_rng():
         for step in range(first, plan.n_steps):
-            torch.manual_seed(plan.seed * 1_000_003 + step)
-            losses.append(training_step(model, optimizer, train_ids, plan, step))
+            torch.manual_seed((plan.seed * 1_000_003 + step) % 2**64)
+            loss = training_step(model, optimizer, train_ids, plan, step, pieces)
+            losses.append(loss)
             if (step + 1) % plan.eval_every == 0 or step + 1 == plan.n_steps:
                 row = {"step": step + 1, "train": sum(losses) / len(losses)}
                 row["validation"] = loss = evaluate_loss(model, validation_ids)
@@ -1084,15 +1609,89 @@ def train(
                 history.append(row)
                 losses.clear()
                 if checkpoint is not None:
-                    save_checkpoint(checkpoint, model, optimizer, plan, history)
+                    save_checkpoint(place, model, optimizer, plan, text, history)
             if show is not None:
                 show(step + 1, history)
     return history
 
 
-GPT2_ADDRESS = (
-    "https://huggingface.co/openai-community/gpt2/resolve/main/model.safetensors"
-)
+def torchrun_command(program, n_processes, arguments, n_nodes: int) -> list[str]:
+    """What ``launch`` starts: torchrun on this machine alone, with a free port.
+
+    Lesson: 13.
+    """
+    port = 0  # torchrun finds one; several must be told the same
+    if n_nodes > 1:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run"]
+    command += [f"--nnodes={n_nodes}", f"--nproc-per-node={n_processes}"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+    command += ["--rdzv-id=gpt", "--local-addr=127.0.0.1"]
+    return [*command, str(program), *map(str, arguments)]
+
+
+@contextmanager
+def running(command: list[str], n_times: int, **streams):
+    """Start a command several times, and leave none of them running in the end.
+
+    Lesson: 13.
+    """
+    paths = [str(DATA_FOLDER.parents[1]), os.environ.get("PYTHONPATH")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+    env |= {"GPT_ENDS_WITH_STDIN": "1", "USE_LIBUV": "0" if os.name == "nt" else "1"}
+    streams |= {"stdin": subprocess.PIPE, "start_new_session": True}
+    processes = []
+    try:
+        for _ in range(n_times):
+            processes.append(subprocess.Popen(command, env=env, **streams))
+        yield processes
+    finally:
+        for process in processes:
+            process.stdin.close()  # what torchrun has started watches for that
+            if process.poll() is None:
+                process.terminate()
+        for process in processes:
+            process.wait()
+
+
+def launch(
+    program: str | Path, n_processes: int, *arguments, n_nodes=1, timeout: float = 300.0
+) -> str:
+    """Run a Python program in several processes with torchrun; return what it prints.
+
+    Each process has one thread. With ``n_nodes`` several torchruns find each other, as
+    they would on several machines, and each starts ``n_processes``. None of them is
+    left when this returns or raises, also when it is interrupted.
+
+    Raises: RuntimeError, with all that was said, if a process fails; TimeoutError if
+        one still runs after ``timeout`` seconds.
+    Lesson: 13.
+    """
+    command = torchrun_command(program, n_processes, arguments, n_nodes)
+    text = {"mode": "w+", "encoding": "utf-8", "errors": "replace"}
+    with tempfile.TemporaryFile(**text) as out, tempfile.TemporaryFile(**text) as err:
+        ends = time.monotonic() + timeout
+        with running(command, n_nodes, stdout=out, stderr=err) as started:
+            try:
+                codes = [p.wait(max(0, ends - time.monotonic())) for p in started]
+            except subprocess.TimeoutExpired:
+                codes = None
+        out.seek(0), err.seek(0)
+        printed, said = out.read(), err.read()
+    if codes is None:
+        raise TimeoutError(f"{program} was ended after {timeout} s:\n{printed}{said}")
+    if any(codes):
+        raise RuntimeError(f"a process of {program} failed:\n{printed}{said}")
+    return printed
+
+
+# The smallest GPT-2 on Hugging Face: its name there today and before 2024, the commit,
+# and the SHA-256 of its model.safetensors.
+GPT2_REPOSITORIES = "openai-community/gpt2", "gpt2"
+GPT2_REVISION = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 GPT2_SHA256 = "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707"
 
 # GPT-2 as published: each tensor's name, its shape in letters, and the parameters of
@@ -1139,6 +1738,15 @@ GPT2_FIXED = {
 }
 
 
+# The kinds of numbers that a published file may hold.
+GPT2_KINDS = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+
+
 def gpt2_tensors(cfg: GPTConfig) -> dict[str, tuple[tuple[int, ...], list[str]]]:
     """Map each published name to its shape and the parameters of ours it holds.
 
@@ -1177,7 +1785,7 @@ def read_gpt2_header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """
     try:
         with safe_open(file, "pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+            slices = {name: opened.get_slice(name) for name in opened.keys()}
             return {
                 name: (part.get_dtype(), tuple(part.get_shape()))
                 for name, part in slices.items()
@@ -1212,7 +1820,7 @@ def gpt2_config(file: Path, header: dict) -> GPTConfig:
     config = file.with_name("config.json")
     try:
         if config.exists():
-            facts = dict(json.loads(config.read_text(encoding="utf-8")))
+            facts = dict(json.loads(config.read_text(encoding="utf-8-sig")))
         for name, expected in (GPT2_FIXED | sizes).items():
             if facts.get(name, expected) != expected:
                 raise ValueError(f"{name} is {facts[name]!r}, not {expected!r}")
@@ -1244,110 +1852,107 @@ def check_gpt2_tensors(
             wrong.append(f"{name} is unexpected")
         elif shape != expected[name]:
             wrong.append(f"{name} has shape {shape}, not {expected[name]}")
-        elif kind not in ("F64", "F32", "F16", "BF16"):
+        elif kind not in GPT2_KINDS:
             wrong.append(f"{name} has numbers of kind {kind}")
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise ValueError(f"not this GPT-2: {file}: {', '.join(wrong[:5])}{more}")
 
 
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _discard(cached: Path) -> None:
+    cached.resolve().unlink(missing_ok=True)  # where the cache's link leads
+    cached.unlink(missing_ok=True)
+
+
+def _hub():
+    """Import huggingface_hub where it is needed: that takes a while.
+
+    Its progress bar warns in a notebook that ipywidgets would draw a prettier one.
+    """
+    with warnings.catch_warnings(action="ignore"):
+        from huggingface_hub import file_download
+    return file_download
+
+
 def find_gpt2(path: str | Path | None = None, *, download: bool = False) -> Path | None:
     """Find the file with GPT-2's weights, or return None.
 
     Only the first of these that is there is looked at: ``path``, a folder or a file;
-    the same in the environment variable ``GPT2_DIR``; the cache of Hugging Face's
-    programs; what ``download=True`` has fetched before. The network is used with
-    ``download=True`` alone, if the file is not there.
+    the same in the environment variable ``GPT2_DIR``; the cache of huggingface_hub,
+    whose file counts if its SHA-256 is that of the published 124M. With
+    ``download=True`` alone, and if the cache lacks it, the file is fetched into there.
 
     Raises: FileNotFoundError for a given path without the file, with ``GPT2_DIR`` if
-        it came from there; what ``download_gpt2`` raises.
+        it came from there; ValueError for another file in the cache; what
+        ``download_gpt2`` raises.
     Lesson: 12.
     """
     if given := path or os.environ.get("GPT2_DIR"):
-        file = Path(given).expanduser().absolute()
+        file = Path(os.path.expanduser(given)).absolute()
         if file.suffix != ".safetensors" and not file.is_file():
             file = file / "model.safetensors"
-        if not file.is_file() and not download:
+        if not file.is_file():
             there = sorted(p.name for p in file.parent.glob("*"))[:5]
             no = "no" if path else "GPT2_DIR: no"
             raise FileNotFoundError(f"{no} {file}; in its folder: {there or 'nothing'}")
-    else:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        home = Path(os.environ.get("HF_HOME") or home / "huggingface")
-        cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-        file = DATA_FOLDER / "my-gpt2" / "model.safetensors"
-        for name in ("models--gpt2", "models--openai-community--gpt2"):
-            for cached in sorted(cache.glob(f"{name}/snapshots/*/{file.name}")):
-                file = cached if cached.is_file() else file
-    if not file.is_file():
-        return download_gpt2(file) if download else None
-    return file
+        return file
+    others = {}
+    for name in GPT2_REPOSITORIES:
+        for revision in (GPT2_REVISION, "main"):
+            load = _hub().try_to_load_from_cache
+            file = load(name, "model.safetensors", revision=revision)
+            if isinstance(file, str) and file not in others:
+                others[file] = _sha256(Path(file))
+                if others[file] == GPT2_SHA256:
+                    return Path(file)
+    if download:
+        return download_gpt2()
+    for file, sha256 in others.items():
+        raise ValueError(
+            f"damaged, or not the published GPT-2: {file}: its SHA-256 is {sha256}, not "
+            f"{GPT2_SHA256}; download=True fetches the right one"
+        )
+    return None
 
 
-def receive(address: str, part: Path, timeout: float) -> None:
-    """Append to a file what it still lacks of ``address``, and show how far it is.
+def download_gpt2() -> Path:
+    """Fetch the published GPT-2 124M, 548 MB, into the cache of huggingface_hub.
 
-    Raises: OSError if the connection fails, is silent for ``timeout`` seconds, or is
-        closed too early.
-    Lesson: 12.
-    """
-    done = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(address)
-    if done:
-        request.add_header("Range", f"bytes={done}-")
-    with urllib.request.urlopen(request, timeout=timeout) as answer:
-        if answer.status != 206:  # all of it comes, not the rest
-            done = 0
-        total = done + int(answer.headers.get("Content-Length", 0))
-        with open(part, "ab" if done else "wb") as file:
-            while piece := answer.read(1 << 20):
-                file.write(piece)
-                done += len(piece)
-                print(f"\r{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", end="")
-        print()
-    if done < total:
-        raise ConnectionError(f"closed after {done:,} of {total:,} bytes")
-
-
-def download_gpt2(
-    file: str | Path,
-    address: str = GPT2_ADDRESS,
-    sha256: str = GPT2_SHA256,
-    timeout: float = 30.0,
-) -> Path:
-    """Fetch the published GPT-2 124M, 548 MB.
-
-    What has come is kept beside ``file``, under a name that ends in .part; after an
-    interruption the next call goes on there. The file gets its name once its SHA-256
-    is right. In a folder that is there the file is called model.safetensors.
+    That library's own settings count, such as HF_HOME (the place), HF_ENDPOINT (a
+    mirror), HF_HUB_OFFLINE and HF_HUB_DISABLE_TELEMETRY. It goes on after a broken
+    connection, but not after the program has ended.
 
     Raises: OSError, saying why and what to do, if the download stops; ValueError if
-        another file comes.
+        another file comes, which is deleted.
     Lesson: 12.
     """
-    file = Path(file).expanduser()
-    file = file / "model.safetensors" if file.is_dir() else file
-    part = file.with_name(file.name + ".part")
-    file.parent.mkdir(parents=True, exist_ok=True)
+    place = GPT2_REPOSITORIES[0], "model.safetensors"
+    hub, commit = _hub(), GPT2_REVISION
+    if isinstance(old := hub.try_to_load_from_cache(*place, revision=commit), str):
+        _discard(Path(old))
     try:
-        receive(address, part, timeout)
-    except (OSError, http.client.HTTPException) as error:
-        if getattr(error, "code", None) != 416:  # 416: nothing is lacking
-            raise OSError(
-                f"the download stopped: {error}. Whatever has come is in {part}; the "
-                f"next call goes on there. Or fetch {address} in another way and give "
-                "the file's path."
-            ) from error
-    with open(part, "rb") as finished:
-        found = hashlib.file_digest(finished, "sha256").hexdigest()
-    if found != sha256:
-        part.unlink()
+        fetched = hub.hf_hub_download(*place, revision=commit, force_download=True)
+    except Exception as error:
+        first = error  # the library's later ones say less
+        while cause := first.__cause__ or first.__context__:
+            first = cause
+        reason = str(first).partition("\n")[0].rstrip(".") or type(first).__name__
+        raise OSError(
+            f"the download of {place[0]} stopped: {reason}. Try again, or fetch its "
+            "model.safetensors in another way and give the file's path."
+        ) from error
+    if (sha256 := _sha256(Path(fetched))) != GPT2_SHA256:
+        _discard(Path(fetched))
         raise ValueError(
-            f"another file came from {address}, and was deleted: its SHA-256 is "
-            f"{found}, not {sha256}"
+            f"another file came from {place[0]}, and was deleted: its SHA-256 is "
+            f"{sha256}, not {GPT2_SHA256}"
         )
-    os.replace(part, file)
-    return file
+    return Path(fetched)
 
 
 def inspect_gpt2(file: Path) -> tuple[GPTConfig, dict[str, str]]:
@@ -1376,7 +1981,7 @@ def inspect_gpt2(file: Path) -> tuple[GPTConfig, dict[str, str]]:
 
 @torch.no_grad()
 def load_gpt2(path: str | Path | None = None, *, download: bool = False) -> GPTModel:
-    """Return the GPT-2 in a safetensors file, in float32 and in eval mode.
+    """Return the GPT-2 in a safetensors file: on the CPU, in float32, in eval mode.
 
     Everything is checked in the file's header first. Then one tensor at a time is
     copied, so that memory never holds the weights twice. ``find_gpt2`` says where the
@@ -1402,7 +2007,8 @@ def load_gpt2(path: str | Path | None = None, *, download: bool = False) -> GPTM
     if cfg.tied_head and "lm_head.weight" in stored:
         is_table = torch.equal(read("lm_head.weight"), read("wte.weight"))
         cfg = replace(cfg, tied_head=is_table)
-    model = GPTModel(cfg).eval()
+    with torch.device("cpu"):
+        model = GPTModel(cfg).float().eval()
     parameters = dict(model.named_parameters())
     for published, (_, ours) in gpt2_tensors(cfg).items():
         parts = turn_matrix(published, read(published)).chunk(len(ours))
@@ -1412,24 +2018,21 @@ def load_gpt2(path: str | Path | None = None, *, download: bool = False) -> GPTM
 
 
 @torch.no_grad()
-def save_gpt2(model: GPTModel, path: str | Path, dtype=torch.float32) -> None:
-    """Write a model as GPT-2 is published: a safetensors file and a ``config.json``.
+def join_gpt2_tensors(model: GPTModel, dtype=torch.float32) -> dict[str, Tensor]:
+    """Return a model's weights as GPT-2 is published: joined, turned and named so.
 
-    ``path`` is a folder, or a file that ends in .safetensors. A model without biases
-    for queries, keys and values gets zeros there, which change nothing.
+    A model without biases for queries, keys and values gets zeros there, which change
+    nothing.
 
-    Raises: ValueError, naming the parameters, for a model that the layout cannot hold;
-        FileExistsError if the ``config.json`` there is another model's, whose weights
-        could then be read with the wrong number of heads.
+    Raises: ValueError, naming the parameters, for a model that the layout cannot hold.
     Lesson: 12.
     """
-    cfg, file, tensors = model.cfg, Path(path).expanduser(), {}
-    file = file if file.suffix == ".safetensors" else file / "model.safetensors"
+    cfg, tensors = model.cfg, {}
     layout, parameters = gpt2_tensors(cfg), dict(model.named_parameters())
     ours = [name for _, names in layout.values() for name in names]
     for name in ours:
         if not cfg.qkv_bias and ".W_" in name and name.endswith(".bias"):
-            parameters[name] = torch.zeros(cfg.emb_dim)
+            parameters[name] = model.tok_emb.weight.new_zeros(cfg.emb_dim)
     if wrong := parameters.keys() ^ set(ours):
         raise ValueError(f"GPT-2's layout differs in {sorted(wrong)[:5]}")
     for published, (shape, names) in layout.items():
@@ -1437,6 +2040,11 @@ def save_gpt2(model: GPTModel, path: str | Path, dtype=torch.float32) -> None:
         tensors[published] = turn_matrix(published, joined).contiguous()
         if tensors[published].shape != shape:
             raise ValueError(f"{names[0]}: GPT-2's {published} has shape {shape}")
+    return tensors
+
+
+def _config_text(cfg: GPTConfig) -> str:
+    """What the ``config.json`` of a model says."""
     facts = {"vocab_size": cfg.vocab_size, "n_positions": cfg.context_length}
     facts |= {"n_embd": cfg.emb_dim, "n_layer": cfg.n_layers, "n_head": cfg.n_heads}
     facts |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), cfg.drop_rate)
@@ -1444,12 +2052,47 @@ def save_gpt2(model: GPTModel, path: str | Path, dtype=torch.float32) -> None:
     end = 50256 if cfg.vocab_size == 50257 else None  # <|endoftext|>
     facts |= {"bos_token_id": end, "eos_token_id": end}
     facts |= {"architectures": ["GPT2LMHeadModel"]}
-    text, config = json.dumps(facts, indent=2) + "\n", file.with_name("config.json")
-    if config.exists() and not file.exists() and config.read_bytes() != text.encode():
+    return json.dumps(facts, indent=2) + "\n"
+
+
+def save_gpt2(model: GPTModel, path: str | Path, dtype=torch.float32) -> None:
+    """Write a model as GPT-2 is published: a safetensors file and a ``config.json``.
+
+    ``path`` is a folder, or a file that ends in .safetensors. If one of the two files
+    cannot be written, both stay as they were.
+
+    Raises: before a file is touched, what ``join_gpt2_tensors`` raises; ValueError for
+        a ``dtype`` that is not in ``GPT2_KINDS``; FileExistsError if the
+        ``config.json`` there is another model's, whose weights could then be read with
+        the wrong number of heads.
+    Lesson: 12.
+    """
+    if dtype not in GPT2_KINDS.values():
+        kinds = ", ".join(
+            str(kind).removeprefix("torch.") for kind in GPT2_KINDS.values()
+        )
+        raise ValueError(f"dtype: {kinds}, not {dtype}")
+    file = Path(path).expanduser()
+    file = file if file.suffix == ".safetensors" else file / "model.safetensors"
+    tensors, config = join_gpt2_tensors(model, dtype), file.with_name("config.json")
+    new = _config_text(model.cfg).encode()
+    old = config.read_bytes() if config.exists() else None
+    if old not in (None, new) and not file.exists():
         raise FileExistsError(f"{config} is another model's: save in another folder")
+
+    def write_both(unfinished: Path) -> None:
+        save_file(tensors, unfinished, {"format": "pt"})
+        write_whole(config, lambda f: f.write_bytes(new))
+
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, lambda f: save_file(tensors, f, {"format": "pt"}))
-    write_whole(config, lambda f: f.write_bytes(text.encode()))
+    try:
+        write_whole(file, write_both)
+    except BaseException:
+        if old is None:
+            config.unlink(missing_ok=True)
+        elif config.read_bytes() != old:
+            config.write_bytes(old)
+        raise
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -1469,4 +2112,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="replace")  # some terminals lack some characters
     main()

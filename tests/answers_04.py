@@ -1,4 +1,4 @@
-"""Answers to the exercises of lesson 4 · Shortcut connections: right ones, and wrong ones with what is said."""
+"""Answers to the exercises of lesson 4: right ones, and wrong ones with what is said."""
 
 import math
 
@@ -8,17 +8,6 @@ from torch import nn
 
 import gpt_helpers
 
-# --- right ------------------------------------------------------------------------
-
-
-def right_4_2_names(linears, x):
-    gelu = gpt_helpers.GELU()
-    for linear in linears:
-        given, x = x, gelu(linear(x))
-        if linear.in_features == linear.out_features:
-            x = given + x
-    return x
-
 
 def right_4_2_built_in(linears, x):
     stream = x
@@ -26,18 +15,6 @@ def right_4_2_built_in(linears, x):
         branch = F.gelu(linears[i](stream), approximate="tanh")
         keeps = branch.shape[-1] == stream.shape[-1]
         stream = torch.add(branch, stream) if keeps else branch
-    return stream
-
-
-def right_4_2_double(linears, x):
-    stream = x.double()
-    for linear in linears:
-        summed = stream @ linear.weight.double().T + linear.bias.double()
-        inner = math.sqrt(2 / math.pi) * (summed + 0.044715 * summed.pow(3))
-        output = summed / 2 * (1 + torch.tanh(inner))
-        if len(linear.weight) == linear.weight.shape[1]:
-            output += stream
-        stream = output
     return stream
 
 
@@ -81,24 +58,6 @@ def right_4_3_tensors(depth, seeds):
     return (large / small).median()
 
 
-def right_4_3_double(depth, seeds):
-    ratios = []
-    for seed in seeds:
-        ratios.append(gradient_4_3(depth, True, seed, double=True))
-        ratios[-1] /= gradient_4_3(depth, False, seed, double=True)
-    return float(torch.tensor(ratios, dtype=torch.float64).quantile(0.5))
-
-
-def right_4_4_book(block, x):
-    shortcut = x
-    x = block.att(block.norm1(x))
-    x = x + shortcut
-    shortcut = x
-    x = block.ff(block.norm2(x))
-    x = x + shortcut
-    return x
-
-
 def right_4_4_two_names(block, x):
     middle = block.att(block.norm1(x)).add(x)
     total = block.ff(block.norm2(middle))
@@ -110,13 +69,6 @@ def right_4_4_whole(block, x):
     return block(x)
 
 
-def right_4_5_data(blocks):
-    for block in blocks:
-        for ending in (block.att.out_proj, block.ff.layers[-1]):
-            for parameter in ending.parameters():
-                parameter.data = parameter.data / math.sqrt(2 * len(blocks))
-
-
 def right_4_5_by_name(blocks):
     endings = "out_proj.weight", "out_proj.bias", "layers.2.weight", "layers.2.bias"
     with torch.no_grad():
@@ -124,56 +76,6 @@ def right_4_5_by_name(blocks):
             if name.endswith(endings):
                 parameter.mul_(1 / (2 * len(blocks)) ** 0.5)
     return blocks
-
-
-def right_4_5_state(blocks):
-    state = blocks.state_dict()
-    for name in state:
-        if "out_proj" in name or "ff.layers.2" in name:
-            state[name] = (state[name].double() * (2 * len(blocks)) ** -0.5).float()
-    blocks.load_state_dict(state)
-
-
-def right_4_5_new_parameters(blocks):
-    for block in blocks:
-        for ending in (block.att.out_proj, block.ff.layers[2]):
-            ending.weight = nn.Parameter(ending.weight / (2 * len(blocks)) ** 0.5)
-            ending.bias = nn.Parameter(ending.bias / (2 * len(blocks)) ** 0.5)
-
-
-RIGHT = {
-    "4.1": [
-        {
-            "no shortcuts": 1 / 1024,
-            "one around each layer": math.pow(1 + 1 / 2, 10),
-            "one around each pair": (1 + 0.5 * 0.5) ** 5,
-            "ratio": 3**10,
-        },
-        {
-            "no shortcuts": 0.000977,
-            "one around each layer": 57.665,
-            "one around each pair": 3.052,
-            "ratio": 59049,
-        },
-    ],
-    "4.2": [
-        right_4_2_names,
-        right_4_2_built_in,
-        right_4_2_double,
-        right_4_2_recursive,
-    ],
-    "4.3": [right_4_3_sorted, right_4_3_tensors, right_4_3_double],
-    "4.4": [right_4_4_book, right_4_4_two_names, right_4_4_whole],
-    "4.5": [
-        right_4_5_data,
-        right_4_5_by_name,
-        right_4_5_state,
-        right_4_5_new_parameters,
-    ],
-}
-
-
-# --- wrong ------------------------------------------------------------------------
 
 
 def wrong_4_2_broadcast(linears, x):
@@ -193,15 +95,6 @@ def wrong_4_2_overwritten(linears, x):
     return x
 
 
-def wrong_4_2_overwritten_always(linears, x):
-    for linear in linears:
-        x = gpt_helpers.GELU()(linear(x))
-        shortcut = x
-        if shortcut.shape == x.shape:
-            x = shortcut + x
-    return x
-
-
 def wrong_4_2_inside(linears, x):
     for linear in linears:
         n_out, n_in = linear.weight.shape
@@ -215,15 +108,6 @@ def wrong_4_2_inside(linears, x):
 def wrong_4_2_none(linears, x):
     parts = [part for linear in linears for part in (linear, gpt_helpers.GELU())]
     return nn.Sequential(*parts)(x)
-
-
-def wrong_4_2_product(linears, x):
-    for linear in linears:
-        output = gpt_helpers.GELU()(linear(x))
-        if output.shape == x.shape:
-            output = torch.mul(output, x)
-        x = output
-    return x
 
 
 def wrong_4_2_once(linears, x):
@@ -243,15 +127,6 @@ def wrong_4_2_in_place(linears, x):
             x = output
         else:
             x.add_(output)
-    return x
-
-
-def wrong_4_2_positions(linears, x):
-    for i, linear in enumerate(linears):
-        if i == len(linears) - 1:
-            x = gpt_helpers.GELU()(linear(x))
-        else:
-            x = gpt_helpers.GELU()(linear(x)) + x
     return x
 
 
@@ -278,20 +153,15 @@ def wrong_4_2_detached(linears, x):
     return x
 
 
-@torch.inference_mode()
-def wrong_4_2_nothing_recorded(linears, x):
-    return right_4_2_built_in(linears, x)
-
-
-def wrong_4_2_order_of_the_product(linears, x):
-    for linear in linears:
-        x = gpt_helpers.GELU()(linear.weight @ x + linear.bias)
-    return x
-
-
 def wrong_4_3_inverse(depth, seeds):
     return median_4_3(
         [gradient_4_3(depth, False, s) / gradient_4_3(depth, True, s) for s in seeds]
+    )
+
+
+def wrong_4_3_difference(depth, seeds):
+    return median_4_3(
+        [gradient_4_3(depth, True, s) - gradient_4_3(depth, False, s) for s in seeds]
     )
 
 
@@ -312,22 +182,6 @@ def wrong_4_3_mean(depth, seeds):
 def wrong_4_3_first(depth, seeds):
     for seed in seeds:
         return gradient_4_3(depth, True, seed) / gradient_4_3(depth, False, seed)
-
-
-def wrong_4_3_one_network(depth, seeds):
-    return median_4_3(
-        gradient_4_3(depth, True, s) / gradient_4_3(depth, True, s) for s in seeds
-    )
-
-
-def wrong_4_3_no_return(depth, seeds):
-    right_4_3_sorted(depth, seeds)
-
-
-def wrong_4_3_smallest(depth, seeds):
-    return min(
-        gradient_4_3(depth, True, s) / gradient_4_3(depth, False, s) for s in seeds
-    )
 
 
 def wrong_4_4_same(block, x):
@@ -383,146 +237,137 @@ def wrong_4_4_unknown(block, x):
     return block(block(x))
 
 
-def wrong_4_5_forgot_two(blocks):
-    for block in blocks:
-        for ending in (block.att.out_proj, block.ff.layers[2]):
-            ending.weight.data /= math.sqrt(len(blocks))
-            ending.bias.data /= math.sqrt(len(blocks))
+def right_4_5_state(blocks):
+    state = blocks.state_dict()
+    for name in state:
+        if "out_proj" in name or "ff.layers.2" in name:
+            state[name] = (state[name].double() * (2 * len(blocks)) ** -0.5).float()
+    blocks.load_state_dict(state)
+    return blocks
 
 
-def wrong_4_5_no_root(blocks):
-    with torch.no_grad():
-        for block in blocks:
-            for ending in (block.att.out_proj, block.ff.layers[2]):
-                ending.weight.div_(2 * len(blocks))
-                ending.bias.div_(2 * len(blocks))
+def scaled_4_5(factor, of=("weight", "bias"), parts=("att.out_proj", "ff.layers.2")):
+    """Multiply by ``factor(L)``, in place, the named parameters of the named parts."""
+
+    def answer(blocks):
+        names = {f"{part}.{kind}" for part in parts for kind in of}
+        for name, parameter in blocks.named_parameters():
+            if name.partition(".")[2] in names:
+                parameter.data *= factor(len(blocks))
+        return blocks
+
+    return answer
+
+
+def right_factor(n_blocks):
+    return 1 / math.sqrt(2 * n_blocks)
 
 
 def wrong_4_5_copy(blocks):
-    for block in blocks:
-        for ending in (block.att.out_proj, block.ff.layers[2]):
-            for parameter in ending.parameters():
-                parameter = parameter / math.sqrt(2 * len(blocks))
+    for parameter in blocks.parameters():
+        parameter = parameter * 2
     return blocks
 
 
 def wrong_4_5_leaf(blocks):
     for block in blocks:
-        for ending in (block.att.out_proj, block.ff.layers[2]):
-            ending.bias /= math.sqrt(2 * len(blocks))
+        block.ff.layers[2].bias /= math.sqrt(2 * len(blocks))
+    return blocks
 
 
-def wrong_4_5_assigned(blocks):
+def wrong_4_5_no_return(blocks):
+    right_4_5_by_name(blocks)
+
+
+def wrong_4_5_new(blocks):
     for block in blocks:
         for ending in (block.att.out_proj, block.ff.layers[2]):
-            ending.weight = ending.weight * (2 * len(blocks)) ** -0.5
+            for name, old in list(ending.named_parameters()):
+                new = nn.Parameter(old.detach() * right_factor(len(blocks)))
+                ending.register_parameter(name, new)
+    return blocks
 
 
-def wrong_4_5_whole_feed_forward(blocks):
-    for block in blocks:
-        for part in (block.att.out_proj, block.ff):
-            for parameter in part.parameters():
-                parameter.data *= (2 * len(blocks)) ** -0.5
+def wrong_4_4_overwrites(block, x):
+    x += block.att(block.norm1(x.clone()))
+    return x + block.ff(block.norm2(x))
 
 
-def wrong_4_5_only_weights(blocks):
-    for block in blocks:
-        block.att.out_proj.weight.data /= (2 * len(blocks)) ** 0.5
-        block.ff.layers[2].weight.data /= (2 * len(blocks)) ** 0.5
+slopes = {
+    "no shortcuts": 2**-10,
+    "one around each layer": 57.665,
+    "one around each pair": 3.052,
+    "ratio": 59049,
+}
 
-
-def wrong_4_5_place(blocks):
-    for i, block in enumerate(blocks):
-        for ending in (block.att.out_proj, block.ff.layers[2]):
-            ending.weight.data /= math.sqrt(2 * (i + 1))
-            ending.bias.data /= math.sqrt(2 * (i + 1))
-
-
-def wrong_4_5_root_of_a_number(blocks):
-    return torch.sqrt(2 * len(blocks))
-
-
-def wrong_4_5_unknown(blocks):
-    for block in blocks:
-        for ending in (block.att.out_proj, block.ff.layers[2]):
-            ending.weight.data *= 0.02
-            ending.bias.data *= 0.02
-
+RIGHT = {
+    "4.1": [slopes, slopes | {"one around each layer": math.pow(3 / 2, 10)}],
+    "4.2": [right_4_2_built_in, right_4_2_recursive],
+    "4.3": [right_4_3_sorted, right_4_3_tensors],
+    "4.4": [right_4_4_two_names, right_4_4_whole],
+    "4.5": [right_4_5_by_name, right_4_5_state, scaled_4_5(right_factor)],
+}
 
 WRONG = {
     "4.1": [
+        ("You multiply a slope by", slopes | {"no shortcuts": 5, "ratio": 11.533}),
+        ("The 1 of the path", slopes | {"one around each pair": 4**-5}),
+        ("to a single 1", slopes | {"one around each pair": 2.25}),
+        ("a shortcut around every layer", slopes | {"one around each pair": 57.665}),
+        ("Ten layers make five pairs", slopes | {"one around each pair": 9.3132}),
+        ("Two layers stand in it", slopes | {"one around each pair": 7.59375}),
+        ("upside down", slopes | {"ratio": 3**-10}),
+        ("you subtracted", slopes | {"ratio": 57.664}),
         (
-            "Ten layers make five pairs",
-            {
-                "no shortcuts": 2**-10,
-                "one around each layer": 57.665,
-                "one around each pair": (1 + 0.25) ** 10,
-                "ratio": 59049,
-            },
+            "you count ten sums. For the ratio you subtracted.",
+            slopes | {"one around each pair": 9.3132, "ratio": 57.664},
         ),
-        (
-            "you subtracted",
-            {
-                "no shortcuts": 1 / 1024,
-                "one around each layer": 1.5**10,
-                "one around each pair": 1.25**5,
-                "ratio": 57.664,
-            },
-        ),
-        (
-            "Look again at 'no shortcuts'.",
-            {
-                "no shortcuts": 0.5,
-                "one around each layer": 1.5**10,
-                "one around each pair": 1.25**5,
-                "ratio": 3**10,
-            },
-        ),
+        ("1 of 4 values are not right yet", slopes | {"no shortcuts": 0.25}),
     ],
     "4.2": [
         ("PyTorch broadcasts it", wrong_4_2_broadcast),
         ("add the layer's output to itself", wrong_4_2_overwritten),
-        ("the layer's output twice, in every layer", wrong_4_2_overwritten_always),
         ("ends inside the activation: the sum", wrong_4_2_inside),
         ("no shortcut at all", wrong_4_2_none),
-        ("multiply input and output", wrong_4_2_product),
-        ("one shortcut around the whole stack. Each", wrong_4_2_once),
+        ("one shortcut around the whole stack", wrong_4_2_once),
         ("the way back is broken", wrong_4_2_in_place),
-        ("because it is the last", wrong_4_2_positions),
         ("the exact one", wrong_4_2_exact),
         ("the shortcut carries no gradient", wrong_4_2_detached),
-        ("nothing is recorded", wrong_4_2_nothing_recorded),
+        ("nothing is recorded", torch.no_grad()(right_4_2_built_in)),
         ("numbers differ", wrong_4_2_weighted),
-        ("of your code raised RuntimeError", wrong_4_2_order_of_the_product),
     ],
     "4.3": [
         ("upside down", wrong_4_3_inverse),
-        ("different seeds", wrong_4_3_medians),
-        ("the mean of the ratios", wrong_4_3_mean),
-        ("Only the first seed", wrong_4_3_first),
-        ("a network with itself", wrong_4_3_one_network),
-        ("returns None", wrong_4_3_no_return),
-        ("that is not the expected one", wrong_4_3_smallest),
+        ("different seeds: divide", wrong_4_3_medians),
+        ("You take the mean of the ratios", wrong_4_3_mean),
+        ("Only one seed", wrong_4_3_first),
+        ("not depend on `depth`", lambda depth, seeds: right_4_3_sorted(10, seeds)),
+        ("You subtract the two gradients", wrong_4_3_difference),
+        ("that is not the expected one", lambda depth, seeds: 7.5),
     ],
     "4.4": [
         ("still there in other words", wrong_4_4_same),
         ("too late", wrong_4_4_late),
         ("too early", wrong_4_4_early),
-        ("second shortcut now starts behind the norm", wrong_4_4_behind_norm),
+        ("now starts behind the norm", wrong_4_4_behind_norm),
         ("twice: once in the first sum", wrong_4_4_both),
         ("The second sum is gone", wrong_4_4_without_second),
+        ("1 of 5 inputs", wrong_4_4_overwrites),
         ("numbers differ", wrong_4_4_unknown),
     ],
     "4.5": [
-        ("by 1/√L. The number", wrong_4_5_forgot_two),
-        ("by 1/(2L)", wrong_4_5_no_root),
+        ("by 1/√L. The number", scaled_4_5(lambda n: n**-0.5)),
+        ("by 1/(2L)", scaled_4_5(lambda n: 0.5 / n)),
+        ("by 1/L", scaled_4_5(lambda n: 1 / n)),
+        ("by √(2L)", scaled_4_5(lambda n: math.sqrt(2 * n))),
+        ("Only the attention", scaled_4_5(right_factor, parts=["att.out_proj"])),
+        ("Only the feed-forward", scaled_4_5(right_factor, parts=["ff.layers.2"])),
+        ("the biases are not", scaled_4_5(right_factor, of=["weight"])),
+        ("the weights are not", scaled_4_5(right_factor, of=["bias"])),
         ("keep their old numbers", wrong_4_5_copy),
-        ("refuses to change a parameter in place", wrong_4_5_leaf),
-        ("refuses a plain tensor", wrong_4_5_assigned),
-        ("both layers of the feed-forward", wrong_4_5_whole_feed_forward),
-        ("the biases are not", wrong_4_5_only_weights),
-        ("the block's place in the stack", wrong_4_5_place),
-        ("of your code raised TypeError", wrong_4_5_root_of_a_number),
-        ("Look again at 'att.out_proj.weight'", wrong_4_5_unknown),
+        ("raised RuntimeError", wrong_4_5_leaf),
+        ("Nothing is returned", wrong_4_5_no_return),
+        ("new parameters in place", wrong_4_5_new),
+        ("expected [0.70711], got [0.02]", scaled_4_5(lambda n: 0.02)),
     ],
 }

@@ -259,7 +259,7 @@ WRONG = {
         ("That is a dictionary", wrong_6_1_book_dictionary),
         ("The context still is", wrong_6_1_context_forgotten),
         ("A configuration is frozen", wrong_6_1_in_place),
-        ("Look again at 'n_layers', 'drop_rate'.", wrong_6_1_two_fields),
+        ("n_layers: expected 4, got 5", wrong_6_1_two_fields),
         ("returns None", wrong_6_1_nothing),
         ("a function or class", gpt_helpers.GPTConfig(50257, 64, 128, 8, 4)),
     ],
@@ -289,7 +289,7 @@ WRONG = {
             },
         ),
         (
-            "Look again at 'XL'.",
+            "  XL: 38597376",
             {
                 "small_config": 50257 * 128,
                 "small_config with V = 100": 100 * 128,
@@ -313,7 +313,7 @@ WRONG = {
         ("Two slips at once.", wrong_6_3_by_layers(norms=1, last_norm=False)),
         ("Two slips at once.", wrong_6_3_by_layers(position=False, head="always")),
         (
-            "the smallest:",
+            "first on:",
             wrong_6_3_by_layers(norms=1, last_norm=False, position=False),
         ),
         ("returns None", wrong_6_3_no_return),
@@ -325,8 +325,8 @@ WRONG = {
         ("Two slips at once. A position table", wrong_6_4(49_792, 8576)),
         ("Two slips at once. The head", wrong_6_4(49_792, 12_928)),
         ("counted one of them", wrong_6_4(49_984, 6528) | {"total": 56_512}),
-        ("Look again at 'one block', 'total'.", wrong_6_4(50_000, 6528)),
-        ("Look again at 'total'.", wrong_6_4(49_984, 6528) | {"total": 106_469}),
+        ("  one block: 50000", wrong_6_4(50_000, 6528)),
+        ("  total: 106469", wrong_6_4(49_984, 6528) | {"total": 106_469}),
     ],
     "6.5": [
         ("two tensors", wrong_6_5_fresh_head),
@@ -337,6 +337,6 @@ WRONG = {
         ("The bug is still there", wrong_6_5_configured),
         ("requires_grad", wrong_6_5_frozen),
         ("a leaf Variable that requires grad", wrong_6_5_leaf),
-        ("'blocks as they were'.", wrong_6_5_all_small),
+        ("blocks as they were: expected True, got False", wrong_6_5_all_small),
     ],
 }

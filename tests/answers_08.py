@@ -17,11 +17,6 @@ def right_8_1_unfold(ids, starts, length):
     return [windows[:, :length], windows[:, 1:]]
 
 
-def right_8_1_roll_the_text(ids, starts, length):
-    places = starts.unsqueeze(1) + torch.arange(length).unsqueeze(0)
-    return torch.stack([ids[places], ids.roll(-1)[places]])
-
-
 def right_8_1_lists(ids, starts, length):
     text = ids.tolist()
     inputs = [text[s : s + length] for s in starts.tolist()]
@@ -31,6 +26,11 @@ def right_8_1_lists(ids, starts, length):
 def wrong_8_1_twice(ids, starts, length):
     y = right_8_1_loop(ids[1:], starts, length)[1]
     return right_8_1_loop(ids, starts, length)[0], y
+
+
+def wrong_8_1_back(ids, starts, length):
+    windows = [ids[s - 1 : s + length - 1] for s in starts.tolist()]
+    return right_8_1_loop(ids, starts, length)[0], torch.stack(windows)
 
 
 def wrong_8_1_short(ids, starts, length):
@@ -49,10 +49,6 @@ def wrong_8_1_next_window(ids, starts, length):
     return x, y
 
 
-def wrong_8_1_one_target(ids, starts, length):
-    return right_8_1_loop(ids, starts, length)[0], ids[starts + length]
-
-
 def wrong_8_1_lists_of_tensors(ids, starts, length):
     x, y = [], []
     for s in starts:
@@ -63,38 +59,6 @@ def wrong_8_1_lists_of_tensors(ids, starts, length):
 
 def wrong_8_1_pairs(ids, starts, length):
     return [(ids[s : s + length], ids[s + 1 : s + length + 1]) for s in starts]
-
-
-def wrong_8_1_alphabet(ids, starts, length):
-    x = right_8_1_lists(ids, starts, length)[0]
-    return x, [[character + 1 for character in row] for row in x]
-
-
-def wrong_8_1_twice_by_slices(ids, starts, length):
-    x, y = right_8_1_unfold(ids, starts, length)
-    return x[:, :-1], y[:, 1:]
-
-
-def wrong_8_1_three(ids, starts, length):
-    return *right_8_1_loop(ids, starts, length), length
-
-
-def wrong_8_1_places(ids, starts, length):
-    places = starts.view(-1, 1) + torch.arange(length + 1)
-    return places[:, :-1], places[:, 1:]
-
-
-def wrong_8_1_transposed(ids, starts, length):
-    windows = ids[starts + torch.arange(length + 1).unsqueeze(1)]
-    return windows[:-1], windows[1:]
-
-
-def wrong_8_1_decimals(ids, starts, length):
-    x, y = torch.zeros(len(starts), length), torch.zeros(len(starts), length)
-    for b, start in enumerate(starts):
-        for t in range(length):
-            x[b, t], y[b, t] = ids[start + t], ids[start + t + 1]
-    return x, y
 
 
 def wrong_8_1_in_order(ids, starts, length):
@@ -110,18 +74,6 @@ def right_8_2_loop(logits, targets):
 def right_8_2_by_hand(logits, targets):
     shares = logits.double().log_softmax(dim=-1)
     return -shares.gather(-1, targets[..., None])[..., 0].mean(0)
-
-
-def right_8_2_places_first(logits, targets):
-    B, T, V = logits.shape
-    rows, came = logits.transpose(0, 1).reshape(B * T, V), targets.T.reshape(B * T)
-    losses = F.cross_entropy(rows, came, reduction="none")
-    return losses.view(T, B).mean(dim=1)
-
-
-def right_8_2_classes_second(logits, targets):
-    losses = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
-    return losses.sum(0) / len(losses)
 
 
 def wrong_8_2_transposed_view(logits, targets):
@@ -156,10 +108,6 @@ def wrong_8_2_single(logits, targets):
     return F.cross_entropy(logits.mT, targets, reduction="none")
 
 
-def wrong_8_2_median(logits, targets):
-    return wrong_8_2_single(logits, targets).median(dim=0).values + 1
-
-
 def right_8_3_tensor(step, highest, lowest, warmup_steps, n_steps):
     rising = torch.linspace(0, highest, warmup_steps + 1)[1:]
     share = torch.linspace(0, 1, n_steps - warmup_steps)
@@ -171,15 +119,6 @@ def right_8_3_sine(step, highest, lowest, warmup_steps, n_steps):
     rise = min(1.0, (step + 1) / warmup_steps)
     left = (n_steps - 1 - max(step, warmup_steps)) / (n_steps - 1 - warmup_steps)
     return rise * (lowest + (highest - lowest) * math.sin(math.pi / 2 * left) ** 2)
-
-
-def right_8_3_middle(step, highest, lowest, warmup_steps, n_steps):
-    if step < warmup_steps:
-        return (step + 1) * (highest / warmup_steps)
-    middle, height = (highest + lowest) / 2, (highest - lowest) / 2
-    return middle + height * math.cos(
-        math.pi * (step - warmup_steps) / (n_steps - warmup_steps - 1)
-    )
 
 
 def wrong_8_3(done=1, over=0, last=1, angle=math.pi, start=None):
@@ -195,52 +134,9 @@ def wrong_8_3(done=1, over=0, last=1, angle=math.pi, start=None):
     return answer
 
 
-def wrong_8_3_below(step, highest, lowest, warmup_steps, n_steps):
-    if step + 1 <= warmup_steps:
-        return highest * (step + 1) / warmup_steps
-    share = (step - warmup_steps) / (n_steps - warmup_steps - 1)
-    return highest * math.cos(share * math.pi) + lowest * (
-        1 - math.cos(share * math.pi)
-    )
-
-
-def wrong_8_3_early(step, highest, lowest, warmup_steps, n_steps):
-    if step < warmup_steps:
-        return highest * (step + 1) / warmup_steps
-    done = (step - warmup_steps + 1) / (n_steps - warmup_steps)
-    return lowest + (highest - lowest) * math.cos(math.pi / 2 * done) ** 2
-
-
-def wrong_8_3_straight(step, highest, lowest, warmup_steps, n_steps):
-    if step < warmup_steps:
-        return highest * (step + 1) / warmup_steps
-    share = (step - warmup_steps) / (n_steps - warmup_steps - 1)
-    return highest + (lowest - highest) * share
-
-
-def wrong_8_3_last_warm_step(step, highest, lowest, warmup_steps, n_steps):
-    if step >= warmup_steps - 1:
-        share = (step - warmup_steps) / (n_steps - 1 - warmup_steps)
-        return lowest + (highest - lowest) * (0.5 + math.cos(math.pi * share) / 2)
-    return highest * (step + 1) / warmup_steps
-
-
-def wrong_8_3_as_a_share(step, highest, lowest, warmup_steps, n_steps):
-    lowest = lowest * highest
-    return right_8_3_middle(step, highest, lowest, warmup_steps, n_steps)
-
-
-def wrong_8_3_sign(step, highest, lowest, warmup_steps, n_steps):
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps * highest
-    share = (step - warmup_steps) / (n_steps - 1 - warmup_steps)
-    return lowest - (highest - lowest) * math.cos(math.pi / 2 * share) ** 2
-
-
-def wrong_8_3_no_rates(step, highest, lowest, warmup_steps, n_steps):
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps * highest
-    return right_8_3_sine(step, 1.0, 0.0, warmup_steps, n_steps)
+def wrong_8_3_from_lowest(step, highest, lowest, warmup_steps, n_steps):
+    right = right_8_3_tensor(step, highest, lowest, warmup_steps, n_steps)
+    return lowest + (1 - lowest / highest) * right if step < warmup_steps else right
 
 
 def wrong_8_3_power(step, highest, lowest, warmup_steps, n_steps):
@@ -256,109 +152,69 @@ IN_BITS = {
 }
 
 RIGHT = {
-    "8.1": [
-        right_8_1_loop,
-        right_8_1_unfold,
-        right_8_1_roll_the_text,
-        right_8_1_lists,
-    ],
-    "8.2": [
-        right_8_2_loop,
-        right_8_2_by_hand,
-        right_8_2_places_first,
-        right_8_2_classes_second,
-    ],
-    "8.3": [right_8_3_tensor, right_8_3_sine, right_8_3_middle],
-    "8.4": [
-        IN_BITS,
-        IN_BITS | {"loss of 1.64, choices left": 2**2.37},
-        {
-            "knows nothing, bits per character": math.log(72) / math.log(2),
-            "loss of 1.64, bits per character": math.log2(math.e**1.64),
-            "loss of 1.64, choices left": torch.tensor(1.64).exp(),
-            "token model, bits per character": 3.3 * math.log2(math.e) / 4,
-            "book at a loss of 1.64, bytes": 148_476 * 2.37 / 8,
-        },
-    ],
+    "8.1": [right_8_1_loop, right_8_1_unfold, right_8_1_lists],
+    "8.2": [right_8_2_loop, right_8_2_by_hand],
+    "8.3": [right_8_3_tensor, right_8_3_sine],
+    "8.4": [IN_BITS, IN_BITS | {"loss of 1.64, choices left": 2**2.37}],
 }
 
 WRONG = {
     "8.1": [
         ("not shifted", lambda *args: (right_8_1_lists(*args)[0],) * 2),
         ("shifted twice: they ask", wrong_8_1_twice),
-        ("shifted twice, and one is missing", wrong_8_1_twice_by_slices),
-        ("next character of the alphabet", wrong_8_1_alphabet),
-        ("are two tensors, but 3 came", wrong_8_1_three),
+        ("the wrong way", wrong_8_1_back),
         ("exchanged", lambda *args: right_8_1_loop(*args)[::-1]),
         ("One short", wrong_8_1_short),
         ("the front of the window", wrong_8_1_roll),
         ("the window after this one", wrong_8_1_next_window),
-        ("one target per window, the", wrong_8_1_one_target),
         ("`torch.stack`", wrong_8_1_lists_of_tensors),
         ("a pair for each window", wrong_8_1_pairs),
-        ("Look again at 'inputs'", wrong_8_1_in_order),
-        ("the places in the text", wrong_8_1_places),
-        ("columns are exchanged: (T, B)", wrong_8_1_transposed),
-        ("have become decimals", wrong_8_1_decimals),
-        (
-            "along a last axis",
-            lambda *args: torch.stack(right_8_1_unfold(*args), dim=2),
-        ),
+        ("are asked for, not 3", lambda *args: (*right_8_1_loop(*args), 3)),
+        ("inputs: expected", wrong_8_1_in_order),
     ],
     "8.2": [
-        ("still takes B neighbors", wrong_8_2_transposed_view),
+        ("takes B neighbors", wrong_8_2_transposed_view),
         ("over the wrong axis", wrong_8_2_by_window),
         ("V must stay last", wrong_8_2_mixed),
         ("of the logits, and not of the targets", wrong_8_2_only_logits_turned),
         ("one loss for the whole batch", wrong_8_2_batch_mean),
         ("the single losses", wrong_8_2_single),
-        ("numbers differ, the first at index", wrong_8_2_median),
+        (
+            "a softmax before",
+            lambda x, y: right_8_2_loop(x.exp() / x.exp().sum(2, True), y),
+        ),
+        ("Every number is 1 more", lambda x, y: right_8_2_loop(x, y) + 1),
     ],
     "8.3": [
         ("begins at 0", wrong_8_3(done=0)),
         ("one step too late", wrong_8_3(over=1)),
         ("does not get to its end", wrong_8_3(last=0)),
-        ("Two things: the warm-up begins at 0", wrong_8_3(done=0, last=0)),
-        ("Two things: the warm-up reaches", wrong_8_3(over=1, last=0)),
+        (
+            "The warm-up begins at 0, so the first step moves nothing. The cosine does",
+            wrong_8_3(done=0, last=0),
+        ),
         ("from the beginning of training", wrong_8_3(start=0)),
         ("a whole wave", wrong_8_3(angle=math.tau)),
-        ("in degrees", wrong_8_3(angle=180)),
-        ("falls below the lowest", wrong_8_3_below),
-        ("one step too early", wrong_8_3_early),
         ("The angle ends at 1", wrong_8_3(angle=1)),
-        ("in a straight line", wrong_8_3_straight),
-        ("one step short", wrong_8_3_last_warm_step),
         ("divides by 0", wrong_8_3(done=0, over=-1)),
-        ("the part of the whole training", wrong_8_3(start=0, last=0)),
-        ("as the lesson's `final_rate`", wrong_8_3_as_a_share),
-        ("has the wrong sign", wrong_8_3_sign),
-        ("whatever the rates are", wrong_8_3_no_rates),
-        ("numbers differ, the first at index", wrong_8_3_power),
+        ("The warm-up rises from the lowest rate", wrong_8_3_from_lowest),
+        ("numbers differ", wrong_8_3_power),
     ],
     "8.4": [
-        (
-            "'loss of 1.64, bits per character' you multiplied by ln 2",
-            IN_BITS | {"loss of 1.64, bits per character": 1.14},
-        ),
-        (
-            "raised 2 to a loss in nats",
-            IN_BITS | {"loss of 1.64, choices left": 3.12},
-        ),
-        (
-            "A token has 4 characters. In 'book at a loss of 1.64, bytes' you have bits.",
-            IN_BITS
-            | {
-                "token model, bits per character": 4.76,
-                "book at a loss of 1.64, bytes": 148_476 * 2.366,
-            },
-        ),
-        (
-            "you have the loss in nats. How often",
-            IN_BITS | {"knows nothing, bits per character": 4.28},
-        ),
-        (
-            "Look again at 'token model, bits per character'.",
-            IN_BITS | {"token model, bits per character": 1.5},
-        ),
+        (words, IN_BITS | dict(zip(IN_BITS, values, strict=True)))
+        for words, values in (
+            ("For the loss of 1.64 you multiplied", (6.17, 1.14, 5.16, 1.19, 43_912)),
+            ("raised 2 to a loss in nats", (6.17, 2.37, 3.12, 1.19, 43_912)),
+            ("raised e to a loss in bits", (6.17, 2.37, 10.66, 1.19, 43_912)),
+            (
+                "per token. For the book you have bits",
+                (6.17, 2.37, 5.16, 4.76, 351_299),
+            ),
+            ("loss in nats. How often", (4.28, 2.37, 5.16, 1.19, 43_912)),
+            ("For the loss of 1.64 you have nats", (6.17, 1.64, 5.16, 1.19, 43_912)),
+            ("For the token model you have bits", (6.17, 2.37, 5.16, 4.76, 43_912)),
+            ("rounded up to whole bits", (7, 2.37, 5.16, 1.19, 43_912)),
+            ("1 of 5 values are not right yet", (6.17, 2.37, 5.16, 1.5, 43_912)),
+        )
     ],
 }

@@ -281,10 +281,10 @@ RIGHT = {
 
 WRONG = {
     "9.1": [
-        ("you turn the values, too", wrong_9_1_values),
+        ("You turn the values, too", wrong_9_1_values),
         ("with the clock", wrong_9_1_clock),
         ("as with base 1000", wrong_9_1_base),
-        ("stand in another order", wrong_9_1_order),
+        ("stands in another order", wrong_9_1_order),
         ("made of two halves", wrong_9_1_halves),
         ("after it has been turned", wrong_9_1_old_and_new),
         (
@@ -330,7 +330,7 @@ WRONG = {
             "count the heads",
             lambda q, k, v: (turned_by_head(q), turned_by_head(k), v),
         ),
-        ("Look again at 'queries', 'keys'", wrong_9_1_angle(lambda t, i, x: t * i)),
+        ("2 of 3 findings differ", wrong_9_1_angle(lambda t, i, x: t * i)),
     ],
     "9.2": [
         ("The distances are what they were", scores_9_2(old, old, old)),
@@ -339,9 +339,9 @@ WRONG = {
         ("the number of the new tokens", scores_9_2(lambda T, S: T, 0, old)),
         ("one position too far", scores_9_2(lambda T, S: 1 + S - T, 0, old)),
         ("moved the keys ahead", scores_9_2(0, old, old)),
-        ("changed the mask, too", scores_9_2(old, 0, 0)),
-        ("hides from each its own key", scores_9_2(old, 0, lambda T, S: S - T - 1)),
-        ("inputs; the smallest", scores_9_2(5, 0, old)),
+        ("You changed the mask, and it was right", scores_9_2(old, 0, 0)),
+        ("hides from each query its own", scores_9_2(old, 0, lambda T, S: S - T - 1)),
+        ("first on:", scores_9_2(5, 0, old)),
     ],
     "9.3": [
         ("the way back, from neighbors to halves", wrong_9_3(evens_first)),
@@ -349,12 +349,12 @@ WRONG = {
         ("reordered the columns", wrong_9_3(halves_mixed, columns=True)),
         ("exchange the halves", wrong_9_3(lambda D: torch.arange(D).roll(D // 2))),
         ("No row has moved", wrong_9_3(torch.arange)),
-        ("the second comes first", wrong_9_3(second_first)),
+        ("second of two partners comes", wrong_9_3(second_first)),
         (
             "the rows of head 0",
             lambda W, n: W[halves_mixed(len(W) // n).repeat(n)],
         ),
-        ("inputs; the smallest", wrong_9_3(lambda D: torch.arange(D).flip(0))),
+        ("first on:", wrong_9_3(lambda D: torch.arange(D).flip(0))),
     ],
     "9.4": [
         ("two tensors with equal numbers", wrong_9_4_clone),
@@ -365,7 +365,7 @@ WRONG = {
         ("You transposed the table", wrong_9_4_transposed),
         ("You return the shared tensor", lambda m: right_9_4_by_name(m).tok_emb.weight),
         ("but frozen", wrong_9_4_frozen),
-        ("Look again at 'parameters'.", wrong_9_4_spare),
+        ("parameters of the model: expected", wrong_9_4_spare),
     ],
     "9.5": [
         (
@@ -387,7 +387,7 @@ WRONG = {
             "divided the sum by D",
             told_wrong_9_5(range(32, 96), lambda best, alike: (best, alike / 2)),
         ),
-        ("its distance is missing", told_wrong_9_5(range(32, 96), lambda _, a: a)),
-        ("inputs; the smallest", told_wrong_9_5(range(32, 60))),
+        ("The distance is missing", told_wrong_9_5(range(32, 96), lambda _, a: a)),
+        ("first on:", told_wrong_9_5(range(32, 60))),
     ],
 }

@@ -257,10 +257,10 @@ WRONG = {
         ("you return the whole memory", wrong_10_2_whole),
         ("your function returns nothing", wrong_10_2_nothing),
         ("not on the axis of the places", wrong_10_2_batch_axis),
-        ("shapes do not fit", wrong_10_2_heads_axis),
+        ("of your code raised RuntimeError", wrong_10_2_heads_axis),
         ("one place too many", wrong_10_2_returned(lambda length, T: length + T + 1)),
         ("a single new key", wrong_10_2_returned(lambda length, T: length + 1)),
-        ("Look again at 'returned', 'memory afterward'", wrong_10_2_first_row),
+        ("memory afterward: expected", wrong_10_2_first_row),
     ],
     "10.3": [
         ("you have half", RIGHT_10_3 | {"one row, bytes": 600 * 2**20 // 2}),
@@ -277,7 +277,7 @@ WRONG = {
             },
         ),
         (
-            "Look again at 'rows in 6 GiB",
+            "  rows in 6 GiB, 2 bytes per number: 5",
             RIGHT_10_3 | {"rows in 6 GiB, 2 bytes per number": 5},
         ),
     ],
@@ -305,6 +305,6 @@ WRONG = {
             "the size of the newest chunk",
             told_wrong_10_4(lambda cached, T: cached, lambda cached, T: T),
         ),
-        ("smallest:", told_wrong_10_4(lambda cached, T: cached // 2)),
+        ("first on:", told_wrong_10_4(lambda cached, T: cached // 2)),
     ],
 }

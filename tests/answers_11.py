@@ -93,7 +93,7 @@ RIGHT = {
     "11.1": [RIGHT_11_1, RIGHT_11_1 | {"bytes per token": 6.22e9}],
     "11.2": [right_11_2_loop, right_11_2_double],
     "11.3": [right_11_3_written, right_11_3_lower_right, right_11_3_rows],
-    "11.4": [RIGHT_11_4, RIGHT_11_4 | {"factor per bit": 1.99}],
+    "11.4": [RIGHT_11_4, RIGHT_11_4 | {"factor per bit": 2.1}],
 }
 
 WRONG = {
@@ -104,13 +104,13 @@ WRONG = {
         ("Turn it over", RIGHT_11_1 | {"tokens per second": 0.2073}),
         ("one short", RIGHT_11_1 | {"rows until arithmetic is slower": 13}),
         ("You counted one", RIGHT_11_1 | {"rows until arithmetic is slower": 27}),
-        ("Look again at", RIGHT_11_1 | {"rows until arithmetic is slower": 20}),
+        ("1 of", RIGHT_11_1 | {"rows until arithmetic is slower": 20}),
     ],
     "11.2": [
         ("You divide by 128", wrong_11_2(limit=128)),
         ("You divide by 128", lambda w, size: overflowing(w, size, 128, torch.abs)),
         ("sign included", lambda w, size: overflowing(w, size, 127, torch.clone)),
-        ("one per row", lambda w, size: quantize_rows(w)),
+        ("belongs to the whole row", lambda w, size: quantize_rows(w)),
         ("axis of length 1", lambda w, size: kept_axis(*right_11_2_loop(w, size))),
         ("cut decimals off", wrong_11_2(rounded=torch.fix)),
         ("round down", wrong_11_2(rounded=torch.floor)),
@@ -118,8 +118,11 @@ WRONG = {
         ("the whole row", wrong_11_2(dim=(1, 2))),
         ("the whole matrix", wrong_11_2(dim=(0, 1, 2))),
         ("down the columns", wrong_11_2(dim=(0, 2))),
-        ("multiplied back", lambda w, size: dequantized(*right_11_2_loop(w, size))),
-        ("smallest", wrong_11_2(limit=100)),
+        (
+            "do not return two tensors",
+            lambda w, size: dequantized(*right_11_2_loop(w, size)),
+        ),
+        ("first on:", wrong_11_2(limit=100)),
     ],
     "11.3": [
         ("still begins at row 0", wrong_11_3(nothing, lambda T, S: True)),
@@ -132,7 +135,10 @@ WRONG = {
         ),
         ("does not see its own", wrong_11_3(lambda T, S: tril(T, S, S - T - 1))),
         ("one key of its future", wrong_11_3(lambda T, S: tril(T, S, S - T + 1))),
-        ("smallest", lambda queries, keys, values: values[:, :, -queries.shape[2] :]),
+        (
+            "its own key alone",
+            lambda queries, keys, values: values[:, :, -queries.shape[2] :],
+        ),
     ],
     "11.4": [
         ("two apart", RIGHT_11_4 | {"factor per bit": 4}),
@@ -141,7 +147,7 @@ WRONG = {
             "the sign",
             RIGHT_11_4 | {"bits for one percent": 7, "bits for a tenth": 10},
         ),
-        ("Look again at", RIGHT_11_4 | {"bits for one percent": 4}),
+        ("1 of", RIGHT_11_4 | {"bits for one percent": 4}),
     ],
 }
 

@@ -118,6 +118,13 @@ def wrong_12_3_no_bias(block, tensors):
     block.att.out_proj.bias.data.zero_()
 
 
+def wrong_12_3_added(block, tensors):
+    before = {name: p.detach().clone() for name, p in block.named_parameters()}
+    right_12_3_by_rank(block, tensors)
+    for name, parameter in block.named_parameters():
+        parameter.data += before[name]
+
+
 def right_12_4_loop(logits, targets):
     total, count = 0.0, 0
     for rows, row_targets in zip(logits, targets, strict=True):
@@ -161,10 +168,10 @@ WRONG = {
         ("one per block", wrong_12_1(with_both_old_masks=64 + 5)),
         ("they lie as ours do", wrong_12_1(matrices_to_be_turned=5 * 4 + 2)),
         (
-            "only after the cut. Look again at 'parameters of our model'",
+            "  parameters of our model: 79",
             wrong_12_1(turned_ones_that_are_square=20, parameters_of_our_model=79),
         ),
-        ("Look again at 'tensors in the file'", wrong_12_1(tensors_in_the_file=60)),
+        ("  tensors in the file: 60", wrong_12_1(tensors_in_the_file=60)),
         (
             "you count two: the tables",
             wrong_12_1(
@@ -190,14 +197,15 @@ WRONG = {
             "last part is missing",
             lambda ours: right_12_2_search(ours).rsplit(".", 1)[0],
         ),
-        ("not the expected value", wrong_12_2_underscores),
+        ("The results differ.", wrong_12_2_underscores),
     ],
     "12.3": [
         ("still goes in as it lies", wrong_12_3_by_shape),
         ("does not fit", wrong_12_3_square_only),
-        ("leave the vectors as they are", wrong_12_3_vectors_too),
+        ("of your code raised RuntimeError", wrong_12_3_vectors_too),
         ("never into the block", wrong_12_3_not_copied),
-        ("smallest:", wrong_12_3_no_bias),
+        ("first on:", wrong_12_3_no_bias),
+        ("first on:", wrong_12_3_added),
     ],
     "12.4": [
         ("mean loss", wrong_12_4(lambda shares: -shares.log().mean())),
@@ -205,7 +213,7 @@ WRONG = {
         ("grows with the length", wrong_12_4(lambda shares: 1 / shares.prod())),
         ("below 1", wrong_12_4(lambda shares: shares.log().mean().exp())),
         ("invert the mean share", wrong_12_4(lambda shares: 1 / shares.mean())),
-        ("smallest:", wrong_12_4(lambda shares: 1 / shares.median())),
+        ("first on:", wrong_12_4(lambda shares: 1 / shares.median())),
         ("one number per token", wrong_12_4(lambda shares: 1 / shares.flatten())),
         ("logarithm is missing", wrong_12_4(lambda shares: (-shares.mean()).exp())),
         ("in bits", wrong_12_4(lambda shares: -shares.log2().mean())),

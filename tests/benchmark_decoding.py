@@ -1,15 +1,18 @@
 """Time our decoding beside well-known engines: ``python tests/benchmark_decoding.py``.
 
 All read the same seeded weights of GPT-2's size. Each engine runs in a process of its
-own, the processes take turns, and the medians of the rounds are printed. Whatever
-peer is not installed is named; ``tests/requirements-peers.txt`` has them. Takes six
-minutes on two idle cores; pytest does not run it.
+own, the processes take turns, and the medians of the rounds are printed, unless
+another program took more than a tenth of a core meanwhile: then no table is printed.
+``--record`` also writes the table to ``notebooks/data/speed.txt``, which lesson 11
+shows. Whatever peer is not installed is named; ``tests/requirements-peers.txt`` has
+them. Linux only. Takes ten minutes on two idle cores; pytest does not run it.
 """
 
 import argparse
+import gc
 import json
+import math
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -19,6 +22,7 @@ import time
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +35,8 @@ CONFIG = replace(GPT_CONFIG_124M, drop_rate=0.0, qkv_bias=True, tied_head=True)
 LOADS = {"4+200": (4, 200), "512+128": (512, 128)}
 NAIVE_LIMIT = 16  # new tokens of the naive loop: it is slow
 BASE = "transformers, default"
+MOST_LOAD = 0.1  # cores that other programs may take
+TABLE = gpt_helpers.DATA_FOLDER / "speed.txt"
 
 
 def seeded_model() -> GPTModel:
@@ -69,7 +75,7 @@ def write_published(folder: Path) -> None:
 
 
 def write_gguf(folder: Path, kind: str) -> Path:
-    """Write the weights as llama.cpp reads them, in F32 or Q8_0."""
+    """Write the weights as llama.cpp reads them, in F32, Q8_0 or Q4_0."""
     import gguf
 
     path = folder / f"{kind}.gguf"
@@ -87,7 +93,7 @@ def write_gguf(folder: Path, kind: str) -> Path:
     names |= {"attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up"}
     names |= {"mlp.c_proj": "ffn_down"}
     with safe_open(folder / "model.safetensors", "pt") as file:
-        for name in file.keys():  # noqa: SIM118
+        for name in file.keys():
             tensor = file.get_tensor(name)
             part, _, end = name.rpartition(".")
             block = ""
@@ -96,7 +102,7 @@ def write_gguf(folder: Path, kind: str) -> Path:
                 block = f"blk.{number}."
                 tensor = tensor.T if tensor.ndim == 2 else tensor
             array = tensor.contiguous().numpy()
-            quantized = kind == "Q8_0" and tensor.ndim == 2 and part != "wpe"
+            quantized = kind != "F32" and tensor.ndim == 2 and part != "wpe"
             stored = gguf.GGMLQuantizationType[kind if quantized else "F32"]
             array = gguf.quants.quantize(array, stored) if quantized else array
             full = f"{block}{names[part]}.{end}"
@@ -108,17 +114,23 @@ def write_gguf(folder: Path, kind: str) -> Path:
     return path
 
 
-# --- the engines: each returns {job: function of a prompt and a number of tokens} -----
+# --- the engines: each a function of a prompt and a number of tokens ----------------
+
+QUICK = {  # what is behind "ours: " in an engine's name
+    "quicken": None,
+    "quicken, float16": torch.float16,
+    "quicken, int8": torch.int8,
+    "quicken, int4": "int4",
+}
 
 
 def ours(variant: str):
     model = seeded_model()
-    kinds = {"float32": None, "float16": torch.float16, "int8": torch.int8}
-    if variant in kinds:
-        model = quicken(model, kinds[variant])
+    if variant in QUICK:
+        model = quicken(model, QUICK[variant])
 
-    def generate(prompt, n):
-        ids = torch.tensor([prompt])
+    def generate(prompt, n, rows=1):
+        ids = torch.tensor(prompt).view(rows, -1)
         if variant == "naive loop":
             return gpt_helpers.generate_text_simple(model, ids, n, 1024)[0].tolist()
         return generate_text(model, ids, n)[0].tolist()
@@ -206,8 +218,11 @@ def prefill(variant: str, folder: Path):
     model = seeded_model()
     if variant == "explicit attention, all logits":
         return lambda ids: model.train()(ids)[:, -1]
-    if variant == "quickened, last":
-        model = quicken(model)
+    kind = variant.removesuffix(", last")
+    if kind in QUICK:
+        model = quicken(model, QUICK[kind])
+    if kind == "bfloat16":
+        model = model.bfloat16()
     if variant.endswith("last"):
         return lambda ids: model.out_head(model.forward_hidden(ids)[:, -1])
     return lambda ids: model(ids)[:, -1]
@@ -217,7 +232,7 @@ def like_nanogpt(folder: Path):
     """One product for queries, keys and values; PyTorch's norm, GELU and attention."""
     w = {}
     with safe_open(folder / "model.safetensors", "pt") as file:
-        for name in file.keys():  # noqa: SIM118
+        for name in file.keys():
             tensor = file.get_tensor(name)
             turned = name.startswith("h.") and tensor.ndim == 2
             w[name] = tensor.T.contiguous() if turned else tensor
@@ -255,24 +270,28 @@ def read_memory() -> float:
     return (a.nbytes + b.nbytes) / min(times)
 
 
-DECODERS = {  # name: (what makes it, its weights' bytes per number)
-    "ours: naive loop": 4,
-    "ours: cache": 4,
-    "ours: quicken": 4,
-    "ours: quicken, float16": 2,
-    "ours: quicken, int8": 1,
-    BASE: 4,
-    "transformers, static cache": 4,
-    "CTranslate2, float32": 4,
-    "CTranslate2, int8": 1,
-    "llama.cpp, F32": 4,
-    "llama.cpp, Q8_0": 1,
+DECODERS = {  # name: bytes per weight, in the blocks and in the head
+    "ours: naive loop": (4, 4),
+    "ours: cache": (4, 4),
+    "ours: quicken": (4, 4),
+    "ours: quicken, float16": (2, 2),
+    "ours: quicken, int8": (1, 1),
+    "ours: quicken, int4": (20 / 32, 1),
+    BASE: (4, 4),
+    "transformers, static cache": (4, 4),
+    "CTranslate2, float32": (4, 4),
+    "CTranslate2, int8": (1, 1),
+    "llama.cpp, F32": (4, 4),
+    "llama.cpp, Q8_0": (34 / 32, 34 / 32),
+    "llama.cpp, Q4_0": (18 / 32, 18 / 32),
 }
 READERS = (
     "explicit attention, all logits",
     "PyTorch's attention, all logits",
     "PyTorch's attention, last",
-    "quickened, last",
+    "quicken, last",
+    "quicken, int8, last",
+    "bfloat16, last",
     "nanoGPT's way, last",
     "transformers, all logits",
     "transformers, last",
@@ -284,8 +303,7 @@ def make_engine(name: str, folder: Path, threads: int):
         return prefill(name, folder)
     family, _, kind = name.replace(": ", ", ").partition(", ")
     if family == "ours":
-        names = {"quicken": "float32", "quicken, float16": "float16"}
-        return ours((names | {"quicken, int8": "int8"}).get(kind, kind))
+        return ours(kind)
     if family == "transformers":
         return peer_transformers(kind, folder)
     if family == "CTranslate2":
@@ -309,24 +327,27 @@ def peak_memory(reset: bool = False) -> float:
 
 @torch.no_grad()
 def serve(name: str, folder: Path, threads: int) -> None:
-    """Answer each line of input, a list (prompt length, new tokens), by a line."""
+    """Answer each line of input, (prompt length, new tokens, rows), by a line."""
     torch.set_num_threads(threads)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what an engine prints is no answer
     try:
         engine = None if name == "memory" else make_engine(name, folder, threads)
+        gc.collect()  # the model that was quickened
     except ImportError as error:
         print(json.dumps({"missing": str(error.name)}), file=answers, flush=True)
         return
     print(json.dumps({"idle": peak_memory()}), file=answers, flush=True)
     for line in sys.stdin:
-        length, n = json.loads(line)
+        length, n, rows = json.loads(line)
         peak_memory(reset=True)
         start = time.perf_counter()
         if name == "memory":
             result = read_memory()
         elif name in READERS:
             result = engine(torch.tensor([prompt_of(length)])).argmax().item()
+        elif rows > 1:
+            result = engine(prompt_of(length * rows), n, rows)[length:]
         else:
             result = engine(prompt_of(length), n)[length:]
         seconds = time.perf_counter() - start
@@ -336,6 +357,8 @@ def serve(name: str, folder: Path, threads: int) -> None:
 
 class Engine:
     """A process that serves one engine."""
+
+    running: ClassVar[list] = []
 
     def __init__(self, name: str, folder: Path, threads: int):
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -349,12 +372,13 @@ class Engine:
             env=environment,
             text=True,
         )
+        self.running.append(self)
         self.name, self.answers = name, {}
         line = self.process.stdout.readline()
         self.state = json.loads(line) if line else {"missing": "it ended unexpectedly"}
 
-    def run(self, job: str, length: int, n: int) -> None:
-        self.process.stdin.write(json.dumps([length, n]) + "\n")
+    def run(self, job: str, length: int, n: int, rows: int = 1) -> None:
+        self.process.stdin.write(json.dumps([length, n, rows]) + "\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
         self.answers.setdefault(job, []).append(answer)
@@ -365,6 +389,7 @@ class Engine:
     def close(self) -> None:
         self.process.stdin.close()
         self.process.wait()
+        self.running.remove(self)
 
 
 def start_all(names, folder: Path, threads: int) -> list[Engine]:
@@ -373,14 +398,55 @@ def start_all(names, folder: Path, threads: int) -> list[Engine]:
         engine = Engine(name, folder, threads)
         if "missing" in engine.state:
             print(f"not installed: {name} ({engine.state['missing']})")
+            engine.close()
         else:
             engines.append(engine)
     return engines
 
 
-def bytes_read(size: int) -> int:
+def bytes_read(name: str) -> float:
     """The bytes of weights that one token reads."""
-    return size * (12 * 12 * 768**2 + 50257 * 768)
+    in_blocks, in_head = DECODERS[name]
+    return in_blocks * 12 * 12 * 768**2 + in_head * 50257 * 768
+
+
+# --- other programs -------------------------------------------------------------------
+
+
+def busy_seconds() -> float:
+    """Processor time of the whole machine, all cores together, since it was started."""
+    line = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
+    user, nice, system, _, _, irq, softirq = map(int, line[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds() -> float:
+    """Processor time of this process and of all that it has started."""
+    total = sum(os.times()[:4])
+    for engine in Engine.running:
+        stat = Path(f"/proc/{engine.process.pid}/stat").read_text(encoding="ascii")
+        fields = stat.rpartition(")")[2].split()
+        total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+class Watch:
+    """The cores that other programs took since the watch was started."""
+
+    def __init__(self):
+        self.begin = time.perf_counter(), busy_seconds(), own_seconds()
+
+    def load(self) -> float:
+        now = time.perf_counter(), busy_seconds(), own_seconds()
+        wall, busy, own = (b - a for a, b in zip(self.begin, now, strict=True))
+        return max(0.0, (busy - own) / wall)
+
+    def check(self, when: str) -> float:
+        load = self.load()
+        print(f"other programs {when}: {load:.2f} cores", flush=True)
+        if load > MOST_LOAD:
+            raise SystemExit(f"more than {MOST_LOAD}: no table")
+        return load
 
 
 def compare_decoding(folder: Path, rounds: int, threads: int, only: str) -> dict:
@@ -407,7 +473,7 @@ def compare_decoding(folder: Path, rounds: int, threads: int, only: str) -> dict
             made = engine.answers[job][0]["result"]
             wanted = reference.answers[job][0]["result"][: len(made)]
             rate = len(made) / engine.median(job)
-            limit = table["memory GB/s"] * 1e9 / bytes_read(DECODERS[engine.name])
+            limit = table["memory GB/s"] * 1e9 / bytes_read(engine.name)
             row[job] = {"tokens/s": round(rate, 2), "of limit": round(rate / limit, 2)}
             row[job]["same"] = sum(map(int.__eq__, made, wanted))
             row[job]["tokens"] = len(made)
@@ -438,27 +504,39 @@ def compare_prefill(folder: Path, rounds: int, threads: int, only: str) -> dict:
     return rows
 
 
-def lesson_cells(result: dict) -> str:
-    """The two code cells of lesson 11 that hold a recorded run."""
-    load = result["facts"]["load before"]
-    title = f"{result['facts']['date']}, load {load:.1f}"
-    lines = ["recorded_run = [  # × transformers' default, of the limit, ×, peak MB"]
-    for name, row in result["decoding"]["rows"].items():
-        short, long = (row[job] for job in LOADS)
-        figures = f"{short['ratio']}, {short['of limit']}, {long['ratio']}"
-        lines.append(f"    ({json.dumps(name)}, {figures}, {row['peak MB']}),")
-    head = f"{title:27}  4+200  limit  512+128    MB"
-    lines += ["]", f"print({json.dumps(head)})"]
-    lines += ["for name, short, share, long, peak in recorded_run:"]
-    figures = "{name:27} {short:6.2f} {share:6.2f} {long:8.2f} {peak:5,}"
-    lines += [f'    print(f"{figures}")', ""]
-    lines += [
-        "recorded_prefill = {  # 1,024 tokens at once, × transformers, all logits"
-    ]
-    for name, row in result["prefill"].items():
-        lines.append(f"    {json.dumps(name)}: {row['ratio']},")
-    lines += ["}", "for name, ratio in recorded_prefill.items():"]
-    return "\n".join([*lines, '    print(f"{name:32} {ratio:.2f}")'])
+def compare_batches(folder: Path, rounds: int, threads: int, only: str) -> dict:
+    """How much faster four texts are written together than one after the other."""
+    names = [name for name in ("ours: cache", "ours: quicken") if only in name]
+    engines, gains = start_all(names, folder, threads), {}
+    for _ in range(rounds):
+        for engine in engines:
+            engine.run("alone", 8, 64)
+            engine.run("together", 8, 64, 4)
+    for engine in engines:
+        gains[engine.name] = 4 * engine.median("alone") / engine.median("together")
+        engine.close()
+    return gains
+
+
+def table_of(facts: str, decoding: dict, gains: dict, reading: dict) -> str:
+    """The table as it is printed, and shown in lesson 11."""
+    head = f"{'writing, × transformers':28}"
+    for job in LOADS:
+        head += f"{job:>10}{'limit':>7}{'same':>9}"
+    lines = [facts, "", head + f"{'MB':>7}"]
+    for name, row in decoding["rows"].items():
+        line = f"{name:28}"
+        for job in LOADS:
+            one = row[job]
+            same = f"{one['same']}/{one['tokens']}"
+            line += f"{one.get('ratio', math.nan):10.2f}{one['of limit']:7.2f}{same:>9}"
+        lines.append(f"{line}{row['peak MB']:7,}")
+    lines += ["", "four texts together, × one after the other"]
+    lines += [f"{name:28}{gain:10.2f}" for name, gain in gains.items()]
+    lines += ["", "reading 1,024 tokens, × transformers with all logits"]
+    for name, row in reading.items():
+        lines.append(f"{name:32}{row['ratio'] or math.nan:6.2f}")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -466,47 +544,37 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--only", default="", help="a part of the engines' names")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--record", action="store_true", help=f"write {TABLE.name}")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(options.serve, options.folder, options.threads)
         return
-    facts = {"date": date.today().isoformat(), "machine": platform.machine()}
-    facts |= {"torch": torch.__version__, "cores": options.threads}
+    if options.record and options.only:
+        parser.error("--record needs all engines")
     how = options.rounds, options.threads, options.only
+    before, loads = Watch(), []
+    time.sleep(5)
+    loads.append(before.check("before"))
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder, during = Path(name), Watch()
         write_published(folder)
-        facts["load before"] = os.getloadavg()[0]
         decoding = compare_decoding(folder, *how)
+        gains = compare_batches(folder, *how)
         reading = compare_prefill(folder, *how)
-        facts["load after"] = os.getloadavg()[0]
-    print(", ".join(f"{name}: {fact}" for name, fact in facts.items()))
-    print(f"memory read: {decoding['memory GB/s']} GB/s; ", end="")
-    print(f"Python and torch alone, in every peak: {decoding['idle MB']} MB\n")
-    print(f"{'':28}" + "".join(f"{job:>40}" for job in LOADS))
-    heads = f"{'tokens/s':>10}{'ratio':>8}{'of limit':>10}{'same':>12}"
-    print(f"{'decode':28}" + heads * len(LOADS) + f"{'peak MB':>9}")
-    for name, row in decoding["rows"].items():
-        print(f"{name:28}", end="")
-        for job in LOADS:
-            one = row[job]
-            same = f"{one['same']}/{one['tokens']}"
-            ratio = one.get("ratio", float("nan"))
-            print(f"{one['tokens/s']:10.2f}{ratio:8.2f}", end="")
-            print(f"{one['of limit']:10.2f}{same:>12}", end="")
-        print(f"{row['peak MB']:9}")
-    print("\nprefill, 1×1024                  tokens/s   ratio   next token")
-    for name, row in reading.items():
-        ratio = row["ratio"] or float("nan")
-        print(f"{name:32}{row['tokens/s']:9}{ratio:8.2f}{row['token']:13}")
-    result = {"facts": facts, "decoding": decoding, "prefill": reading}
-    if not options.only:
-        print("\nfor the lesson:\n\n" + lesson_cells(result))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
+        loads.append(during.check("during"))
+    after = Watch()
+    time.sleep(5)
+    loads.append(after.check("after"))
+    facts = f"{date.today()}, torch {torch.__version__[:4]}, {options.threads} cores, "
+    facts += f"memory {decoding['memory GB/s']} GB/s, Python and torch alone "
+    facts += f"{decoding['idle MB']} MB, other programs "
+    facts += ", ".join(f"{load:.2f}" for load in loads) + " cores"
+    table = table_of(facts, decoding, gains, reading)
+    print("\n" + table)
+    if options.record:
+        TABLE.write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":

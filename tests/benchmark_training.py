@@ -32,10 +32,9 @@ class Lesson5Attention(MultiHeadAttention):
     """Our attention step by step, as lesson 5 writes it."""
 
     def forward(self, x: Tensor, cache=None, layer=0) -> Tensor:
-        T = x.shape[1]
         queries, keys, values = heads_of(self, x)
         scores = queries @ keys.transpose(-2, -1) / self.head_dim**0.5
-        scores = scores.masked_fill(self.mask[:T, :T], -torch.inf)
+        scores = scores.masked_fill(self._hidden(x, 0), -torch.inf)
         mixed = self.dropout(scores.softmax(dim=-1)) @ values
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
 

@@ -10,24 +10,19 @@ import re
 from decimal import Decimal
 from itertools import zip_longest
 
+import pytest
 from nbval.plugin import IPyNbCell, IPyNbFile
 
+from clean_kernel import KERNEL_SETUP, check_setup, clean_environment
 from plot_data import MIME as PLOT_DATA
+from stored_notebooks import COPY, refuse_what_was_run
 
-# Run in every kernel before the notebook: figures carry their data, what the notebook
-# does with the exercises is not taken for a learner's progress, and without GPT2_DIR
-# no weights are used but those that are stored with the lessons.
-KERNEL_SETUP = """
-import os, pathlib, tempfile
-import plot_data
-from lesson_checks import engine
-plot_data.register()
-engine.folder = tempfile.TemporaryDirectory()  # deleted with the kernel
-engine.PROGRESS_FILE = pathlib.Path(engine.folder.name, engine.PROGRESS_FILE.name)
-stored = pathlib.Path(engine.__file__).parents[1] / "data" / "tiny-alice"
-os.environ.setdefault("GPT2_DIR", str(stored))
-del engine, os, pathlib, plot_data, stored, tempfile
-"""
+# The files that take longest, by name without suffix, the longest first.
+SLOW_FIRST = (
+    *("test_many_processes", "13_many_processes", "08_training_tiny_gpt"),
+    *("11_speed", "09_rope_and_tied_head"),
+    *("test_training", "test_exercises", "10_kv_cache", "06_gpt_model"),
+)
 
 # A number that is not part of a word, with the spaces that pad it.
 NUMBER = re.compile(r" *((?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w))")
@@ -91,15 +86,41 @@ def compare_outputs(self, test, ref, skip_compare=None):
 
 def setup(self):
     start_kernel(self)
-    message = self.kernel.kc.execute(KERNEL_SETUP, silent=True, store_history=False)
-    self.kernel.await_idle(message, timeout=60)
+    set_up = {"silent": True, "store_history": False, "timeout": 60}
+    check_setup(self.kernel.kc.execute_interactive(KERNEL_SETUP, **set_up))
 
 
+@pytest.hookimpl(trylast=True)  # after pytest has chosen its own colors
 def pytest_configure(config):
     IPyNbCell.compare_outputs = compare_outputs
     IPyNbFile.setup = setup
-    if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if hasattr(config, "workerinput"):
+        os.environ["OMP_NUM_THREADS"] = "1"
+    else:
+        clean_environment()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_auto_num_workers():
+    """A core each, as far as that helps: the longest lesson is a quarter of the work."""
+    return min(4, os.cpu_count() or 1)
+
+
+def pytest_ignore_collect(collection_path):
+    """A learner's copies may hold anything."""
+    if COPY.match(collection_path.name):
+        return True
+
+
+def pytest_sessionstart(session):
+    if not hasattr(session.config, "workerinput"):
+        refuse_what_was_run(session.config.args)
+
+
+def pytest_collection_modifyitems(items):
+    """Put what takes longest first, so that no core waits for it at the end."""
+    rank = {name: i for i, name in enumerate(SLOW_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
 def pytest_collection_finish(session):

@@ -11,31 +11,43 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbval.kernel import CURRENT_ENV_KERNEL_NAME
 
-from output_tolerance import KERNEL_SETUP, settle_outputs
-
-ROOT = Path(__file__).resolve().parent.parent
-KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
-METADATA = {"kernelspec": KERNELSPEC, "language_info": {"name": "python"}}
+from clean_kernel import KERNEL_SETUP, KernelManager, check_setup, clean_environment
+from output_tolerance import settle_outputs
+from plot_data import MIME as PLOT_DATA
+from plot_data import digest
+from stored_notebooks import LESSONS, METADATA, SOLUTIONS
 
 
 def record(path: Path) -> None:
     """Execute one notebook from a fresh kernel and replace the file whole."""
     notebook = nbformat.read(path, as_version=4)
     stored = [cell.get("outputs", []) for cell in notebook.cells]
-    NotebookClient(
+
+    async def set_up(notebook):
+        quiet = {"silent": True, "store_history": False, "timeout": 60}
+        check_setup(await client.kc.execute_interactive(KERNEL_SETUP, **quiet))
+
+    client = NotebookClient(
         notebook,
         timeout=600,
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
-        extra_arguments=[f"--IPKernelApp.exec_lines={[KERNEL_SETUP]!r}"],
-    ).execute()
+        kernel_manager_class=KernelManager,
+        kernel_name=CURRENT_ENV_KERNEL_NAME,  # not what the user calls "python3"
+        on_notebook_start=set_up,
+    )
+    client.execute()
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell, old in zip(notebook.cells, stored, strict=True):
         tags = cell.metadata.get("tags")
         cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
         settle_outputs(old, cell.get("outputs", []))
+        for output in cell.get("outputs", []):
+            if PLOT_DATA in output.get("data", {}):
+                output.metadata["digest"] = digest(output.data)
     unfinished = path.with_suffix(".recording")
     nbformat.write(notebook, unfinished)
     os.replace(unfinished, path)
@@ -43,14 +55,9 @@ def record(path: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Record the named notebooks; return how many failed."""
-    everywhere = [
-        p
-        for f in ("notebooks", "exercise-solutions")
-        for p in (ROOT / f).glob("[0-9]*.ipynb")
-    ]
-    paths = [Path(a).resolve() for a in arguments] or sorted(everywhere)
+    clean_environment()
     failed = 0
-    for path in paths:
+    for path in [Path(a).resolve() for a in arguments] or LESSONS + SOLUTIONS:
         try:
             record(path)
             print(f"recorded {path.name}")

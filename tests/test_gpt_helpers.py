@@ -4,6 +4,7 @@ import ast
 import copy
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,6 @@ from gpt_helpers import (
     KVCache,
     LayerNorm,
     MultiHeadAttention,
-    RowLinear,
     TransformerBlock,
     check_token_ids,
     count_parameters,
@@ -80,9 +80,13 @@ def test_sizes_must_be_positive_integers(field, value):
 def test_other_bad_configurations_name_field_and_value():
     with pytest.raises(ValueError, match="n_heads=7 .*emb_dim=768"):
         GPTConfig(n_heads=7)
-    for rate in (1.0, -0.1, 5, math.nan):
-        with pytest.raises(ValueError, match=f"drop_rate .*{rate!r}"):
+    for rate in (1.0, -0.1, 5, math.nan, "0.1", None, [0.1]):
+        with pytest.raises(ValueError, match=f"drop_rate .*{re.escape(repr(rate))}"):
             GPTConfig(drop_rate=rate)
+    for switch in ("qkv_bias", "tied_head"):
+        for value in ("False", 0, 1, None):
+            with pytest.raises(ValueError, match=f"{switch} .*{value!r}"):
+                GPTConfig(**{switch: value})
     with pytest.raises(TypeError, match="emb_dimm"):
         GPTConfig(emb_dimm=768)
     with pytest.raises(FrozenInstanceError):
@@ -210,6 +214,37 @@ def test_a_model_without_memory_computes_shapes():
         assert model(idx).shape == (2, 3, 11)
 
 
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize("mode", [True, False])
+@torch.no_grad()
+def test_what_to_empty_leaves_is_all_in_the_state_dict(positions, mode):
+    """Whatever the memory held, here 1, loading mends it: nothing else is kept."""
+    cfg = replace(TINY, n_heads=2, drop_rate=0.0, positions=positions)
+    model, idx = randomized(cfg).train(mode), torch.randint(0, 11, (2, 7))
+    with torch.device("meta"):
+        built = GPTModel(cfg).train(mode)
+    built.to_empty(device="cpu")
+    for tensor in [*built.parameters(), *built.buffers()]:
+        tensor.fill_(1)
+    built.load_state_dict(model.state_dict())
+    assert torch.equal(built(idx), model(idx))
+    chunks = []
+    for reader in built, model:
+        cache = KVCache(cfg, 2)
+        chunks.append([reader(part, cache) for part in idx.split([2, 3, 2], dim=1)])
+    assert all(map(torch.equal, *chunks))
+
+
+@torch.no_grad()
+def test_a_bfloat16_model_reads_alike_in_both_modes():
+    model, idx = randomized(replace(TINY, drop_rate=0.0)), torch.tensor([[1, 2, 3]])
+    exact = model.eval()(idx)
+    for mode in True, False:
+        out = model.bfloat16().train(mode)(idx)
+        assert out.dtype == torch.bfloat16
+        assert (out - exact).abs().max() < 0.1 * exact.std()
+
+
 def test_no_output_depends_on_a_later_token(tiny):
     idx = torch.randint(0, 11, (2, 7))
     changed = idx.clone()
@@ -250,7 +285,6 @@ def test_a_state_dict_of_the_books_code_loads(tiny):
     ours = tiny.state_dict()
     assert set(ours) == {name for name in saved if not name.endswith("mask")}
     assert all(torch.equal(ours[name], saved[name]) for name in ours)
-    assert tiny.trf_blocks[0].att.mask.dtype == torch.bool
 
 
 def test_a_missing_or_unknown_weight_is_still_reported(tiny):
@@ -307,6 +341,12 @@ def test_a_tied_head_is_one_tensor_and_stays_one():
     assert count_parameters(twin) == count_parameters(GPTModel(TINY)) - 11 * 20
 
 
+def test_frozen_parameters_count_too():
+    model = GPTModel(TINY)
+    expected = count_parameters(model)
+    assert count_parameters(model.requires_grad_(False)) == expected > 0
+
+
 # --- bad token ids ----------------------------------------------------------------
 
 
@@ -334,9 +374,24 @@ def test_bad_token_ids_are_refused_at_the_door(tiny, ids, error, words):
             call(ids)
 
 
+@pytest.mark.parametrize("ids", ["Hello", None, [[1, 2]], 3])
+def test_ids_that_are_no_tensor_are_named(tiny, ids):
+    for call in (
+        tiny,
+        lambda ids: check_token_ids(ids, TINY),
+        lambda ids: generate_text(tiny, ids, 3),
+        lambda ids: generate_text_simple(tiny, ids, 3, 7),
+    ):
+        with pytest.raises(TypeError, match=f"tensor, not {type(ids).__name__}"):
+            call(ids)
+
+
 def test_int32_ids_are_welcome(tiny):
     idx = torch.tensor([[1, 2, 3]])
     assert torch.equal(tiny(idx.int()), tiny(idx))
+    loss = next_token_loss(tiny, idx.int(), idx.int())
+    assert torch.equal(loss, next_token_loss(tiny, idx, idx))
+    assert torch.equal(generate_text(tiny, idx.int(), 3), generate_text(tiny, idx, 3))
 
 
 # --- generation -------------------------------------------------------------------
@@ -398,6 +453,12 @@ def test_each_row_ends_on_its_own():
     assert out.tolist() == [[0, 1, 2, 3], [2, 3, 3, 3]]
 
 
+def test_a_prompt_that_ends_in_the_end_of_text_goes_on():
+    start = torch.tensor([[3], [1]])
+    out = generate_text(CIRCLE, start, 9, eos_id=3, use_cache=False)
+    assert out.tolist() == [[3, 0, 1, 2, 3], [1, 2, 3, 3, 3]]
+
+
 def test_generation_restores_every_modes_even_after_an_error(tiny):
     tiny.train()
     tiny.trf_blocks[1].eval()
@@ -447,6 +508,47 @@ def test_a_low_temperature_still_draws_and_does_not_overflow():
     even = torch.zeros(200, 2, dtype=torch.float16)
     drawn = sample_next_token(even + 60.0, temperature=1e-4)
     assert set(drawn.flatten().tolist()) == {0, 1}
+
+
+def test_from_a_millionth_on_the_temperature_counts():
+    even = torch.zeros(200, 2)
+    assert sample_next_token(even, temperature=2e-6).unique().tolist() == [0, 1]
+    assert sample_next_token(even, temperature=9e-7).unique().tolist() == [0]
+
+
+DTYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tokens_are_drawn_in_float32_with_none_for_the_forbidden(monkeypatch, dtype):
+    """In 16 bits multinomial draws, now and then, what has no probability."""
+    shares, multinomial = [], torch.multinomial
+    monkeypatch.setattr(
+        torch, "multinomial", lambda p, *a, **k: shares.append(p) or multinomial(p, *a)
+    )
+    logits = torch.zeros(3, 5000, dtype=dtype)
+    logits[:, 7], logits[:, 9] = 9, 8
+    sample_next_token(logits, temperature=1.0, top_k=2)
+    assert shares[0].dtype == torch.float32
+    assert shares[0].nonzero()[:, 1].unique().tolist() == [7, 9]
+    expected = torch.tensor([1, math.exp(-1)]) / (1 + math.exp(-1))
+    torch.testing.assert_close(shares[0][0, [7, 9]], expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_top_p_reaches_p_in_every_format_and_1_keeps_all(dtype):
+    generator = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(4, 50257, generator=generator)).to(dtype)
+    shares = logits.double().softmax(dim=-1)
+    for p in (0.5, 0.9, 0.99, 0.999):
+        out = keep_top_p(logits, p)
+        kept = out.isfinite()
+        assert out.dtype == dtype and torch.equal(out[kept], logits[kept])
+        mass = (shares * kept).sum(dim=-1)
+        least = shares.masked_fill(~kept, 1).amin(dim=-1)
+        assert (mass > p - 1e-5).all() and (mass - least < p + 1e-5).all()
+    for p in (1, 1.0):
+        assert torch.equal(keep_top_p(logits, p), logits)
 
 
 def test_a_seeded_generator_repeats_itself(tiny):
@@ -500,11 +602,35 @@ def test_a_vanishing_temperature_is_greedy(tiny, temperature):
         ({"top_p": 0.0}, "top_p .*0.0"),
         ({"top_p": 1.5}, "top_p .*1.5"),
         ({"eos_id": 11}, "eos_id 11 .*0..10"),
+        ({"eos_id": -1}, "eos_id -1 .*0..10"),
+        ({"eos_id": True}, "eos_id True .*0..10"),
+        ({"eos_id": 3.0}, "eos_id 3.0 .*0..10"),
+        ({"eos_id": "3"}, "eos_id '3' .*0..10"),
+        ({"temperature": math.inf}, "temperature .*inf"),
+        ({"temperature": "1"}, "temperature .*'1'"),
+        ({"temperature": None}, "temperature .*None"),
+        ({"temperature": [1.0]}, r"temperature .*\[1.0\]"),
+        ({"top_k": True}, "top_k .*True"),
+        ({"top_k": "5"}, "top_k .*'5'"),
+        ({"top_p": math.nan}, "top_p .*nan"),
+        ({"top_p": "0.9"}, "top_p .*'0.9'"),
+        ({"top_p": [0.9]}, r"top_p .*\[0.9\]"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens .*2.5"),
+        ({"max_new_tokens": True}, "max_new_tokens .*True"),
+        ({"max_new_tokens": None}, "max_new_tokens .*None"),
     ],
 )
 def test_senseless_sampling_settings_name_the_value(tiny, settings, words):
     with pytest.raises(ValueError, match=words):
         generate_text(tiny, torch.tensor([[1]]), **{"max_new_tokens": 3} | settings)
+
+
+@pytest.mark.parametrize("p", [1, 1.0])
+def test_settings_at_the_edge_of_their_range_are_welcome(tiny, p):
+    settings = {"temperature": 0, "top_k": 1, "top_p": p, "eos_id": 0}
+    assert generate_text(tiny, torch.tensor([[1]]), 0, **settings).tolist() == [[1]]
+    last = generate_text(tiny, torch.tensor([[1]]), 1, temperature=1, eos_id=10)
+    assert last.shape == (1, 2)
 
 
 def test_generation_checks_its_prompt_even_when_it_adds_nothing(tiny):
@@ -518,6 +644,11 @@ def test_generation_checks_its_prompt_even_when_it_adds_nothing(tiny):
         generate_text_simple(tiny, torch.tensor([[1]]), -2, 7)
     with pytest.raises(ValueError, match="context_size .*0"):
         generate_text_simple(tiny, torch.tensor([[1]]), 2, 0)
+    for wrong in (2.5, "2", None, True):
+        with pytest.raises(ValueError, match=f"max_new_tokens .*{wrong!r}"):
+            generate_text_simple(tiny, torch.tensor([[1]]), wrong, 7)
+        with pytest.raises(ValueError, match=f"context_size .*{wrong!r}"):
+            generate_text_simple(tiny, torch.tensor([[1]]), 2, wrong)
 
 
 # --- the tokenizer ----------------------------------------------------------------
@@ -546,7 +677,7 @@ IDS = "[6109, 3626, 6100, 345]"
 @pytest.fixture
 def own_cache(tmp_path):
     for name in VOCABULARY_FILES:
-        shutil.copy(gpt_helpers.DATA_FOLDER / name, tmp_path)
+        shutil.copyfile(gpt_helpers.DATA_FOLDER / name, tmp_path / name)
     return tmp_path
 
 
@@ -575,6 +706,16 @@ def test_a_bad_vocabulary_file_is_named_and_never_deleted(own_cache, name, harm)
     assert path.exists() == (harm == "damaged")
 
 
+def test_a_module_without_its_data_says_so_in_one_sentence(tmp_path):
+    """As ``pip install .`` leaves it."""
+    shutil.copy(MODULE, tmp_path)
+    result = run_python("-c", ENCODE, folder=tmp_path, TIKTOKEN_CACHE_DIR="")
+    last_line = result.stderr.strip().splitlines()[-1]
+    assert last_line.startswith("ValueError: vocabulary file missing")
+    assert last_line.endswith("by pip install -e .)")
+    assert "pip" not in run_python("-c", ENCODE, folder=MODULE.parent).stderr
+
+
 # --- the module as a program and as a text ----------------------------------------
 
 
@@ -583,19 +724,40 @@ def test_importing_the_module_leaves_matplotlib_alone():
     assert run_python("-c", code).stdout.strip() == "False"
 
 
-def test_the_module_runs_as_a_program_and_says_it_is_untrained(tmp_path):
-    result = run_python(str(MODULE), "Hello, I am", folder=tmp_path)
+def test_the_module_as_a_program_says_that_it_is_untrained(capsys):
+    gpt_helpers.main(["Hello, I am"])
+    warning, text = capsys.readouterr().out.splitlines()
+    assert warning.startswith("This model is untrained")
+    assert text == "Hello, I am Featureiman Byeswickattribute argue"
+    with pytest.raises(SystemExit):
+        gpt_helpers.main([""])
+    assert "the text is empty" in capsys.readouterr().err
+
+
+def test_the_program_takes_the_end_of_text_for_letters(monkeypatch, capsys):
+    read = []
+    monkeypatch.setattr(
+        gpt_helpers, "GPT_CONFIG_124M", GPTConfig(emb_dim=2, n_heads=1, n_layers=1)
+    )
+    monkeypatch.setattr(
+        gpt_helpers, "generate_text", lambda _, idx, n: read.append((idx, n)) or idx
+    )
+    gpt_helpers.main(["<|endoftext|>"])
+    (idx, n), *_ = read
+    assert idx.tolist() == [[27, 91, 437, 1659, 5239, 91, 29]] and n == 6
+    assert "\n<|endoftext|>\n" in capsys.readouterr().out
+
+
+def test_the_program_runs_in_a_terminal_that_lacks_the_characters(tmp_path):
+    result = run_python(str(MODULE), "你好", folder=tmp_path, PYTHONIOENCODING="cp1252")
     assert result.returncode == 0, result.stderr
-    assert "untrained" in result.stdout
-    assert "Hello, I am Feature" in result.stdout
-    empty = run_python(str(MODULE), "", folder=tmp_path)
-    assert empty.returncode == 2 and "empty" in empty.stderr
+    assert "\n??" in result.stdout
 
 
-# All different. S, the keys of attention, are T new tokens and two in the cache. A
-# linear layer from I to O numbers works in n blocks of O/n rows.
+# All different. S, the keys of attention, are T new tokens and two in the cache; R are
+# all rows, B · T. A linear layer from I to O numbers works in n blocks of O/n rows.
 SIZES = {"B": 2, "T": 3, "C": 24, "H": 4, "D": 6, "V": 11, "k": 7, "S": 5}
-SIZES |= {"I": 10, "O": 64, "n": 32, "O/n": 2}
+SIZES |= {"I": 10, "O": 64, "n": 32, "O/n": 2, "R": 6, "D/2": 3, "I/32": 9}
 
 
 def shape_comments():
@@ -650,14 +812,19 @@ def test_shape_comments_hold_in_a_real_run():
     model = GPTModel(replace(TINY, **changes))
     idx = torch.randint(0, 11, (2, 3))
     sizes, cache = dict(SIZES), KVCache(model.cfg, batch_size=2)
+    plain = gpt_helpers.in_float32
+    quick, its_cache = gpt_helpers.QuickGPT(model, plain, plain), KVCache(model.cfg, 2)
     with torch.no_grad():
         model(idx[:, :2], cache)
+        quick(idx[:, :2], its_cache)
     sys.settrace(trace)
     try:
         with torch.no_grad():
             model(idx, cache)
-            for linear in RowLinear(10, 64), RowLinear(10, 64, bias=False):
-                linear(torch.ones(1, 1, 10))
+            quick(idx, its_cache)
+            for way in gpt_helpers.blocks_right, gpt_helpers.blocks_left:
+                way(torch.ones(6, 10), torch.ones(64, 10), torch.ones(64))
+            gpt_helpers.quantize_groups_of_32(torch.ones(64, 9 * 32))
         sizes["S"] = sizes["T"]
         generate_text_simple(model, idx, 1, 7)
         generate_text(model, idx, 1, temperature=1.0, top_k=7, top_p=0.9, eos_id=0)

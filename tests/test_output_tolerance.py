@@ -1,5 +1,6 @@
 """The comparison of outputs: rounding passes, a changed value does not."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,7 +10,9 @@ import nbformat
 import pytest
 
 from output_tolerance import settle_text
-from record import ROOT, record
+from plot_data import MIME as PLOT_DATA
+from record import record
+from stored_notebooks import ROOT
 
 SAME = [
     ("tensor([0.1324, 0.2170])", "tensor([0.1325, 0.2169])"),
@@ -26,6 +29,7 @@ DIFFERENT = [
     ("tensor([0.1324])", "tensor([0.13240])"),
     ("1.234e-05", "1.234e-04"),
     ("0.500", "-0.500"),
+    ("10952.123", "10952.234"),
     ("True", "False"),
     ("W_query.0.5000", "W_key.0.5000"),
     ("a b", "a\nb"),
@@ -55,8 +59,18 @@ fig, ax = plt.subplots()
 ax.plot([1, 2, 3], [1.0, 4.0, 9.0])
 ax.bar([1, 2], [3.0, 5.0])
 ax.imshow([[0.0, 1.0], [2.0, 3.0]], aspect="auto")
+ax.text(1, 5, "ours", color="black")
 ax.set_title("Squares")
+assert len(ax.patches) == 2
 plt.show()"""
+SHAPES = """\
+import numpy as np
+
+def outer(a, b):
+    x = a[:, None] * b  # (B, T)
+    return x.T  # (T, B)
+
+print(outer(np.ones(2), np.ones(3)).shape[0])"""
 
 
 @pytest.fixture
@@ -66,6 +80,7 @@ def notebook(tmp_path):
     made.cells = [
         nbformat.v4.new_code_cell("print(f'{1 / 3:.4f}', 1099)"),
         nbformat.v4.new_code_cell(PLOT),
+        nbformat.v4.new_code_cell(SHAPES),
     ]
     path = tmp_path / "small.ipynb"
     nbformat.write(made, path)
@@ -86,6 +101,9 @@ EDITS = {
     "plotted value": ("4.0, 9.0", "4.5, 9.0"),
     "bar": ("[3.0, 5.0]", "[3.0, 5.5]"),
     "pixel": ("[2.0, 3.0]", "[2.5, 3.0]"),
+    "white text": ('color=\\"black', 'color=\\"white'),
+    "assertion": ("assert len(ax.patches) == 2", "assert ax.patches"),
+    "shape comment": ("# (T, B)", "# (B, T)"),
     "title": ('Squares\\"', 'Cubes\\"'),
 }
 
@@ -97,8 +115,9 @@ def test_nbval_sees_changed_values_and_figures_but_no_rounding(notebook):
         if change:
             edit(copy, *change)
     notebook.unlink()
+    options = "-c", ROOT / "pyproject.toml"
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rf", "-c", ROOT / "pyproject.toml", "."],
+        [sys.executable, "-m", "pytest", "-rf", "-n0", *options, "."],
         cwd=notebook.parent,
         capture_output=True,
         check=False,
@@ -107,7 +126,43 @@ def test_nbval_sees_changed_values_and_figures_but_no_rounding(notebook):
     )
     failed = set(re.findall(r"FAILED .*?([\w ]+)\.ipynb::", result.stdout))
     assert failed == set(EDITS) - {"nothing", "last digit"}, result.stdout
-    assert f"{2 * len(EDITS) - len(failed)} passed" in result.stdout
+    assert f"{3 * len(EDITS) - len(failed)} passed" in result.stdout
+
+
+def test_recording_stores_what_cells_show_and_no_more(tmp_path):
+    code = nbformat.v4.new_code_cell
+    first = code(
+        "import sys\nfor n in f'{1 / 3:.4f}', '1099':\n    print(n, flush=True)"
+    )
+    old = "0.3334\n1098\n", "of a run before\n"
+    first.outputs = [nbformat.v4.new_output("stream", text=text) for text in old]
+    first.metadata = {"tags": ["a-tag"], "collapsed": True, "execution": {"a": "b"}}
+    second = code("6 * 7", execution_count=9, metadata={"tags": []})
+    made = nbformat.v4.new_notebook(cells=[first, second, code(PLOT)])
+    made.metadata = {
+        "kernelspec": {"name": "theirs", "display_name": "Theirs"},
+        "widgets": {},
+    }
+    path = tmp_path / "small.ipynb"
+    nbformat.write(made, path)
+    record(path)
+    stored = nbformat.read(path, as_version=4)
+    assert stored.metadata == {
+        "kernelspec": {
+            "display_name": "Python 3",
+            "language": "python",
+            "name": "python3",
+        },
+        "language_info": {"name": "python"},
+    }
+    assert [cell.metadata for cell in stored.cells] == [{"tags": ["a-tag"]}, {}, {}]
+    assert [cell.execution_count for cell in stored.cells] == [1, 2, 3]
+    (printed,), (result,), (figure,) = [cell.outputs for cell in stored.cells]
+    assert printed.text == "0.3334\n1099\n", "rounding keeps its spelling"
+    assert result.data == {"text/plain": "42"}
+    assert figure.data.keys() == {"image/png", "text/plain", PLOT_DATA}
+    assert "Squares" in figure.data[PLOT_DATA]
+    assert os.listdir(tmp_path) == [path.name]
 
 
 def test_recording_again_changes_nothing(notebook):

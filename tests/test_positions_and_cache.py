@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import gpt_helpers
 from gpt_helpers import (
     GPTConfig,
     GPTModel,
@@ -15,6 +17,8 @@ from gpt_helpers import (
     count_parameters,
     generate_text,
     generate_text_simple,
+    initialize_like_gpt2,
+    make_turns,
     next_logits,
     rotate_pairs,
 )
@@ -108,6 +112,8 @@ def test_bad_positions_are_refused():
         GPTConfig(positions="rotery")
     with pytest.raises(ValueError, match="15/3 = 5"):
         GPTConfig(emb_dim=15, n_heads=3, positions="rotary")
+    with pytest.raises(ValueError, match="18/6 = 3"):
+        GPTConfig(emb_dim=18, n_heads=6, positions="rotary")
 
 
 def test_the_tiny_rotary_model_has_the_published_count():
@@ -253,3 +259,106 @@ def test_the_caches_memory_is_the_formulas():
     assert cache.keys.nbytes + cache.values.nbytes == 2 * 2 * 3 * 24 * 9 * 4
     half = KVCache(TINY, batch_size=3, dtype=torch.float16)
     assert half.keys.nbytes + half.values.nbytes == 2 * 2 * 3 * 24 * 9 * 2
+
+
+# --- the table of turns -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_table_of_turns_stays_exact_in_a_model_of_any_format(dtype):
+    """Half precision in a buffer would lose position 1000 among its neighbors."""
+    x = torch.ones(1, 1, 1, 8, dtype=dtype)
+    expected = rotation_by_the_paper(torch.ones(8), 1050)
+    turned = rotate_pairs(x, 1050)[0, 0, 0]
+    assert turned.dtype == dtype
+    assert torch.equal(turned, expected.float().to(dtype)) or dtype == torch.float64
+    torch.testing.assert_close(turned.double(), expected, atol=4e-3, rtol=4e-3)
+
+
+def test_the_table_of_turns_is_made_once_and_belongs_to_no_model():
+    make_turns.cache_clear()
+    model = GPTModel(replace(TINY, positions="rotary"))
+    idx = torch.arange(6)[None]
+    with torch.inference_mode():
+        model(idx)
+    model(idx).sum().backward()
+    assert make_turns.cache_info().misses == 1
+    tensors = [*model.parameters(), *model.buffers()]
+    assert not any(tensor.is_complex() for tensor in tensors)
+    learned = GPTModel(TINY).state_dict()
+    assert set(model.state_dict()) == set(learned) - {"pos_emb.weight"}
+
+
+@torch.no_grad()
+def test_the_table_of_turns_follows_the_model_to_another_device_and_back():
+    torch.manual_seed(0)
+    model = GPTModel(replace(TINY, positions="rotary")).eval()
+    idx = torch.arange(9)[None]
+    expected, state = model(idx), model.state_dict()
+    with torch.device("meta"):
+        empty = GPTModel(replace(TINY, positions="rotary")).eval()
+    assert empty(idx.to("meta")).is_meta
+    empty.to_empty(device="cpu").load_state_dict(state)
+    assert torch.equal(empty(idx), expected)
+
+
+@torch.no_grad()
+def test_logits_are_those_of_cosines_and_sines_for_every_token(monkeypatch):
+    def by_cosines(x, start=0):
+        T, D = x.shape[-2:]
+        turned = [
+            rotation_matrices(D, start + t) @ x[..., t, :, None] for t in range(T)
+        ]
+        return torch.stack(turned, -3)[..., 0]
+
+    def rotation_matrices(D, position):
+        eye = torch.eye(D, dtype=torch.float64)
+        rows = [rotation_by_the_paper(column, position) for column in eye]
+        return torch.stack(rows, 1).float()
+
+    torch.manual_seed(0)
+    model = GPTModel(replace(TINY, positions="rotary")).eval()
+    initialize_like_gpt2(model, torch.Generator().manual_seed(0))
+    idx = torch.randint(0, 17, (2, 9))
+    logits = model(idx)
+    monkeypatch.setattr(gpt_helpers, "rotate_pairs", by_cosines)
+    torch.testing.assert_close(logits, model(idx), atol=1e-6, rtol=0)
+
+
+def test_gradients_go_back_through_a_turn():
+    x = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: rotate_pairs(x, 5), x, atol=1e-5)
+    strided = torch.randn(1, 3, 2, 8)[..., 1:7].transpose(1, 2)  # odd first number
+    assert torch.equal(rotate_pairs(strided), rotate_pairs(strided.clone()))
+
+
+@pytest.mark.parametrize("start", [-3, -1024, -1025, 1022, 5000])
+def test_positions_far_away_and_before_the_first(start):
+    x = torch.randn(1, 1, 5, 8)
+    turned = rotate_pairs(x, start)
+    for t in range(5):
+        expected = rotation_by_the_paper(x[0, 0, t], start + t).float()
+        torch.testing.assert_close(turned[0, 0, t], expected, atol=2e-3, rtol=0)
+
+
+class Counting(TorchDispatchMode):
+    """Count operations, views left out, as lesson 11 does."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        aliases = [r.alias_info for r in function._schema.returns]
+        self.count += not any(a and not a.is_write for a in aliases)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@torch.no_grad()
+def test_a_token_takes_at_most_200_operations(positions):
+    cfg = replace(TINY, n_layers=12, qkv_bias=True, positions=positions)
+    model = GPTModel(cfg).eval()
+    cache, idx = KVCache(cfg, 1), torch.arange(5)[None]
+    next_logits(model, idx[:, :4], cache)
+    with Counting() as counting:
+        next_logits(model, idx, cache)
+    assert 150 < counting.count <= 200

@@ -1,15 +1,15 @@
 """GPT-2's published files: read, written, found, fetched, and refused when damaged."""
 
 import hashlib
+import inspect
 import json
 import os
 import pickle
 import re
-import socket
 import subprocess
 import sys
 import threading
-import time
+import time  # noqa: F401 (FAILURES names it)
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,19 +18,21 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from huggingface_hub import constants, file_download
 from safetensors.torch import load_file, save_file
+from torch.nn.modules.module import register_module_forward_hook
 
 import gpt_helpers
 from gpt_helpers import (
-    GPT2_ADDRESS,
     GPT2_CONFIGS,
+    GPT2_REPOSITORIES,
+    GPT2_REVISION,
     GPT2_SHA256,
     CharTokenizer,
     FeedForward,
     GPTConfig,
     GPTModel,
     LayerNorm,
-    download_gpt2,
     evaluate_loss,
     find_gpt2,
     generate_text,
@@ -200,11 +202,40 @@ def test_without_a_config_the_published_widths_have_their_heads(tmp_path):
         assert load_gpt2(tmp_path).cfg == cfg
 
 
+@pytest.mark.parametrize("width", [64, 128, 832, 1024 + 64])
+def test_other_widths_have_no_known_heads(tmp_path, width):
+    """A multiple of 64 is no reason to guess: heads of 64 are GPT-2's own choice."""
+    cfg = GPTConfig(5, 4, width, width // 64, 1)
+    save_gpt2(GPTModel(cfg), tmp_path, torch.float16)
+    os.remove(tmp_path / "config.json")
+    with pytest.raises(ValueError, match="n_head is missing, and shapes do not show"):
+        load_gpt2(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_damage(checkpoint):
+    """Some editors put one before a text; json refuses it."""
+    config = checkpoint[0] / "config.json"
+    config.write_bytes(b"\xef\xbb\xbf" + config.read_bytes())
+    assert gap_to_reference(load_gpt2(config.parent)) < 1e-4
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path):
+    for file in (tmp_path, tmp_path / "absent.safetensors"):
+        with pytest.raises(ValueError, match=f"no safetensors file: {file} "):
+            gpt_helpers.read_gpt2_header(file)
+
+
 def test_a_folder_and_the_file_in_it_are_the_same(checkpoint, monkeypatch):
     folder, _ = checkpoint
     other_name = folder / "weights.safetensors"
     (folder / "model.safetensors").rename(other_name)
     assert gap_to_reference(load_gpt2(other_name)) < 1e-4
+    with_a_dot = folder.rename(folder.with_name("gpt2-v1.5"))
+    other_name = with_a_dot / other_name.name
+    other_name = other_name.rename(with_a_dot / "model.safetensors")
+    assert find_gpt2(with_a_dot) == find_gpt2(other_name) == other_name
+    no_suffix = other_name.rename(with_a_dot / "weights")
+    assert find_gpt2(no_suffix) == no_suffix
     monkeypatch.setenv("GPT2_DIR", str(REFERENCE))
     assert gap_to_reference(load_gpt2()) < 1e-4
 
@@ -403,6 +434,120 @@ def test_a_model_that_the_layout_cannot_hold_is_refused(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.float8_e4m3fn, torch.bool, torch.complex64, "float32"]
+)
+def test_numbers_that_could_not_be_read_are_not_written(checkpoint, dtype):
+    folder, _ = checkpoint
+    model = load_gpt2(folder)
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    words = f"dtype: float64, float32, float16, bfloat16, not {dtype}"
+    for place in (folder, folder / "new"):
+        with pytest.raises(ValueError, match=words):
+            save_gpt2(model, place, dtype)
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_a_model_of_another_kind_of_number_is_saved(tmp_path, dtype, qkv_bias):
+    model = GPTModel(GPTConfig(17, 9, 24, 4, 1, qkv_bias=qkv_bias)).to(dtype)
+    save_gpt2(model, tmp_path, dtype)
+    again = load_gpt2(tmp_path)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(again.get_parameter(name), parameter.float()), name
+
+
+@pytest.mark.parametrize("what", ["write_bytes", "replace", "weights"])
+@pytest.mark.parametrize("new", [True, False])
+def test_weights_and_config_are_replaced_together(tmp_path, monkeypatch, what, new):
+    """Half a save could be read with the wrong number of heads."""
+    first = load_gpt2(REFERENCE)
+    if not new:
+        save_gpt2(first, tmp_path)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    write, replace_file = Path.write_bytes, os.replace
+
+    def write_bytes(file, content):
+        if what == "write_bytes" and "config" in file.name:
+            raise OSError(28, "No space left on device")
+        return write(file, content)
+
+    def replace_or_fail(source, target):
+        failing = "config.json" if what == "replace" else "model.safetensors"
+        if what != "write_bytes" and Path(target).name == failing:
+            raise OSError(13, "Permission denied")
+        replace_file(source, target)
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    monkeypatch.setattr(os, "replace", replace_or_fail)
+    other = GPTModel(replace(first.cfg, n_heads=8))
+    with pytest.raises(OSError, match="No space|Permission"):
+        save_gpt2(other, tmp_path)
+    files = tmp_path.glob("*[!d]")  # without *.unfinished
+    assert {file: file.read_bytes() for file in files} == before
+
+
+SETTING_OF_NUMBERS = pytest.mark.parametrize(
+    ("dtype", "device"),
+    [(torch.bfloat16, "cpu"), (torch.float64, "cpu"), (torch.float32, "meta")],
+)
+
+
+@pytest.fixture
+def defaults():
+    yield lambda dtype, device: (
+        torch.set_default_dtype(dtype),
+        torch.set_default_device(device),
+    )
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+
+
+@SETTING_OF_NUMBERS
+def test_files_do_not_depend_on_the_callers_defaults(tmp_path, defaults, dtype, device):
+    expected = load_gpt2(REFERENCE)
+    no_bias = GPTModel(GPTConfig(17, 9, 24, 4, 1))
+    save_gpt2(no_bias, tmp_path / "before")
+    defaults(dtype, device)
+    model = load_gpt2(REFERENCE)
+    for name, parameter in expected.named_parameters():
+        assert model.get_parameter(name).dtype == torch.float32
+        assert torch.equal(model.get_parameter(name), parameter), name
+    assert torch.equal(model(EXPECTED["ids"]), expected(EXPECTED["ids"]))
+    save_gpt2(no_bias, tmp_path / "after")
+    for name in ("model.safetensors", "config.json"):
+        before, after = ((tmp_path / d / name) for d in ("before", "after"))
+        assert before.read_bytes() == after.read_bytes()
+
+
+@SETTING_OF_NUMBERS
+def test_what_gets_a_model_or_ids_goes_by_them(monkeypatch, defaults, dtype, device):
+    """… and not by the defaults of the caller."""
+    accelerator = torch.device("cpu:0")  # pretended, and it computes the same
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: accelerator)
+    model = load_gpt2(REFERENCE)
+    ids = EXPECTED["ids"].flatten() % 40
+    results, seen = [], set()
+    for settings in ((torch.float32, "cpu"), (dtype, device)):
+        defaults(*settings)
+        seed = torch.Generator("cpu").manual_seed(1)
+        inputs, targets = gpt_helpers.draw_windows(ids, 3, 8, seed)
+        quick = gpt_helpers.quicken(model, torch.int8)
+        with torch.no_grad():
+            results.append([inputs, targets, model(inputs), quick(inputs)])
+        results[-1].append(generate_text(model, inputs[:, :4], 5))
+        results[-1].append(gpt_helpers.rotate_pairs(quick(inputs)[None]))
+        assert gpt_helpers.evaluate_loss(model, ids) > 0
+        watch = register_module_forward_hook(lambda *call: seen.add(call[2].dtype))
+        with watch:
+            assert gpt_helpers.pick_device() == accelerator
+        assert seen == {torch.float32}
+    for before, after in zip(*results, strict=True):
+        assert before.dtype == after.dtype and torch.equal(before, after)
+
+
 def test_the_stored_tiny_gpt_is_lesson_8s_and_small(tmp_path):
     """The one-minute preset, trained to below the bound that lesson 8 asks for."""
     folder = gpt_helpers.DATA_FOLDER / "tiny-alice"
@@ -428,11 +573,6 @@ def test_a_tilde_is_the_home_folder_for_reading_and_writing(tmp_path, monkeypatc
     save_gpt2(load_gpt2(REFERENCE), "~/gpt2")
     assert os.listdir(tmp_path) == ["home"]
     assert gap_to_reference(load_gpt2("~/gpt2")) < 1e-4
-    monkeypatch.setenv("HF_HUB_CACHE", "~/hub")
-    monkeypatch.delenv("GPT2_DIR", raising=False)
-    cached = home / "hub/models--gpt2/snapshots/1/model.safetensors"
-    save_gpt2(load_gpt2(REFERENCE), cached)
-    assert find_gpt2() == cached
 
 
 def test_the_config_of_another_model_is_not_overwritten(tmp_path):
@@ -488,99 +628,46 @@ def test_loading_does_not_hold_the_weights_twice(tmp_path):
     assert 0.9 < float(result.stdout) < 1.4
 
 
-# --- found --------------------------------------------------------------------------
+# --- found and fetched --------------------------------------------------------------
 
-
-@pytest.fixture
-def nothing(monkeypatch, tmp_path):
-    """A computer on which there are no weights anywhere."""
-    for name in ("GPT2_DIR", "HF_HUB_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setattr(gpt_helpers, "DATA_FOLDER", tmp_path / "data")
-    return tmp_path
-
-
-def put(*parts):
-    file = Path(*parts)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(b"")
-    return file
-
-
-def test_weights_are_looked_for_in_the_order_that_is_written_down(nothing, monkeypatch):
-    assert find_gpt2() is None
-    with pytest.raises(FileNotFoundError, match="GPT2_DIR.*download=True"):
-        load_gpt2()
-    name = "model.safetensors"
-    own = put(nothing, "data", "my-gpt2", name)
-    assert find_gpt2() == own
-    snapshots = Path("models--gpt2", "snapshots", "607a")
-    put(nothing, "hf/hub/models--someone--gpt2/snapshots/1", name)
-    old = put(nothing, "hf", "hub", snapshots, name)
-    assert find_gpt2() == old
-    snapshots = Path("models--openai-community--gpt2", "snapshots", "607a")
-    cached = put(nothing, "hf", "hub", snapshots, name)
-    assert find_gpt2() == cached
-    monkeypatch.setenv("HF_HUB_CACHE", str(nothing / "hub"))
-    assert find_gpt2() == own
-    cached = put(nothing, "hub", snapshots, name)
-    assert find_gpt2() == cached
-    named = put(nothing, "named", name)
-    monkeypatch.setenv("GPT2_DIR", str(named.parent))
-    assert find_gpt2() == named
-    given = put(nothing, "given.bin")
-    assert find_gpt2(given) == find_gpt2(str(given)) == given
-
-
-def test_the_cache_is_where_hugging_face_puts_it(nothing, monkeypatch):
-    monkeypatch.delenv("HF_HOME")
-    monkeypatch.setattr(Path, "home", lambda: nothing)
-    place = "huggingface/hub/models--openai-community--gpt2/snapshots/1"
-    usual = put(nothing, ".cache", place, "model.safetensors")
-    assert find_gpt2() == usual
-    monkeypatch.setenv("XDG_CACHE_HOME", str(nothing / "xdg"))
-    assert find_gpt2() is None
-    assert put(nothing, "xdg", place, "model.safetensors") == find_gpt2()
-
-
-# --- fetched ------------------------------------------------------------------------
-
-CONTENT = bytes(range(256)) * 9000  # 2.3 MB
+CONTENT = bytes(range(256)) * 9000  # 2.3 MB in place of 548
 HASH = hashlib.sha256(CONTENT).hexdigest()
+WANTED = f"/openai-community/gpt2/resolve/{GPT2_REVISION}/model.safetensors"
 
 
 class Server(BaseHTTPRequestHandler):
-    """Serves CONTENT; ``server.behavior`` and ``server.asked`` belong to the test."""
+    """A small hub; ``server.behavior`` and ``server.asked`` belong to the test."""
+
+    def do_HEAD(self):
+        self.answer(with_body=False)
 
     def do_GET(self):
-        wanted = self.headers["Range"]
-        self.server.asked.append(wanted)
-        behavior, content = self.server.behavior, CONTENT
+        self.server.asked.append(self.headers["Range"])
+        self.answer(with_body=True)
+
+    def answer(self, with_body):
+        behavior, content, start = self.server.behavior, CONTENT, 0
         if behavior == "silent":
             self.server.enough.wait(20)
             return
-        if behavior == "absent":
+        if behavior == "absent" or self.path != WANTED:
             self.send_error(404)
             return
-        if behavior == "another file":
+        if behavior in ("another file", "login page"):
             content = b"<html>Please log in to this network</html>"
-        start = 0
-        if wanted and behavior != "ignores ranges":
+        if wanted := self.headers["Range"]:
             start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])
-            if start >= len(content):
-                self.send_error(416)
-                return
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(content) - start))
+        if behavior != "login page":
+            self.send_header("X-Repo-Commit", GPT2_REVISION)
+            self.send_header("ETag", f'"{HASH}"')
         self.end_headers()
-        if behavior == "breaks off":
-            self.wfile.write(content[start : start + 1_200_000])
-        elif behavior == "falls silent":
-            self.wfile.write(content[start : start + 1_200_000])
-            self.wfile.flush()
-            self.server.enough.wait(20)
-        else:
+        if with_body and behavior == "breaks off":
+            content = content[: start + 1_200_000]
+        elif with_body and behavior == "stops for good":
+            content = content[:1_200_000]
+        if with_body:
             self.wfile.write(content[start:])
 
     def log_message(self, *_):
@@ -594,7 +681,7 @@ def serving(behavior="good"):
         server.enough = threading.Event()
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
-        server.address = f"http://127.0.0.1:{server.server_port}/model.safetensors"
+        server.address = f"http://127.0.0.1:{server.server_port}"
         try:
             yield server
         finally:
@@ -603,104 +690,188 @@ def serving(behavior="good"):
             thread.join()
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
+@pytest.fixture
+def nothing(monkeypatch, tmp_path):
+    """A computer without weights, on which CONTENT is the published file."""
+    monkeypatch.delenv("GPT2_DIR", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    monkeypatch.setattr(gpt_helpers, "GPT2_SHA256", HASH)
+    # Whatever asks without a server of its own is refused.
+    use_hub(monkeypatch, "http://127.0.0.1:9")
+    return tmp_path
 
 
-def fetch(server, folder, timeout=5.0):
-    return download_gpt2(folder / "m.safetensors", server.address, HASH, timeout)
+def use_hub(monkeypatch, address):
+    _, _, rest = constants.HUGGINGFACE_CO_URL_TEMPLATE.partition("/{repo_id}")
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    template = f"{address}/{{repo_id}}{rest}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
-def test_a_download_arrives_whole_and_shows_its_progress(tmp_path, capsys):
+def put(folder, *parts, content=CONTENT):
+    file = Path(folder, *parts, "model.safetensors")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    return file
+
+
+def test_weights_are_looked_for_in_the_order_that_is_written_down(nothing, monkeypatch):
+    assert find_gpt2() is None
+    with pytest.raises(FileNotFoundError, match="GPT2_DIR.*download=True"):
+        load_gpt2()
+    hub = nothing / "hub"
+    put(hub, "models--someone--gpt2", "snapshots", GPT2_REVISION)
+    put(hub, "models--gpt2/snapshots/0123")  # neither the commit nor main's
+    assert find_gpt2() is None
+    found = []
+    for name in ("gpt2", "openai-community--gpt2"):
+        (hub / f"models--{name}/refs").mkdir(parents=True)
+        (hub / f"models--{name}/refs/main").write_text("89ab")
+        for commit in ("89ab", GPT2_REVISION):
+            found.append(put(hub, f"models--{name}", "snapshots", commit))
+            assert find_gpt2() == found[-1]
+    named = put(nothing, "named")
+    monkeypatch.setenv("GPT2_DIR", str(named.parent))
+    assert find_gpt2() == named
+    given = put(nothing, "given").rename(nothing / "given.bin")
+    assert find_gpt2(given) == find_gpt2(str(given)) == given
+
+
+def test_only_the_published_file_counts_in_the_cache(nothing, monkeypatch):
+    bad = CONTENT[:-1] + b"x"  # one byte is another
+    place = "models--openai-community--gpt2", "snapshots", GPT2_REVISION
+    damaged = put(nothing, "hub", *place, content=bad)
+    with pytest.raises(ValueError, match=f"{damaged}: its SHA-256 is .*, not {HASH}"):
+        find_gpt2()
+    with pytest.raises(OSError, match="download .* stopped: .*refused"):
+        find_gpt2(download=True)
+    damaged = put(nothing, "hub", *place, content=bad)
+    old = put(nothing, "hub", "models--gpt2", "snapshots", GPT2_REVISION)
+    assert find_gpt2() == old
+    old.unlink()
     with serving() as server:
-        file = fetch(server, tmp_path / "new")
-    assert file.read_bytes() == CONTENT and server.asked == [None]
-    assert os.listdir(tmp_path / "new") == ["m.safetensors"]
-    assert capsys.readouterr().out == "\r1 of 2 MB\r2 of 2 MB\r2 of 2 MB\n"
-
-
-@pytest.mark.parametrize("how", ["breaks off", "falls silent"])
-def test_an_interrupted_download_goes_on_where_it_stopped(tmp_path, how):
-    with serving(how) as server:
-        with pytest.raises(OSError, match="download stopped: .*m.safetensors.part"):
-            fetch(server, tmp_path, timeout=0.5)
-        (part,) = tmp_path.iterdir()
-        kept = part.stat().st_size
-        assert part.name == "m.safetensors.part" and 1_000_000 < kept <= 1_200_000
-        server.behavior = "good"
-        assert fetch(server, tmp_path).read_bytes() == CONTENT
-    assert server.asked == [None, f"bytes={kept}-"]
-
-
-def test_a_folder_or_a_text_will_do_as_the_place(tmp_path):
-    with serving() as server:
-        file = download_gpt2(str(tmp_path), server.address, HASH, 5.0)
-    assert file == tmp_path / "model.safetensors" and file.read_bytes() == CONTENT
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_server_without_ranges_starts_again(tmp_path):
-    (tmp_path / "m.safetensors.part").write_bytes(CONTENT[:1000])
-    with serving("ignores ranges") as server:
-        assert fetch(server, tmp_path).read_bytes() == CONTENT
-    assert server.asked == ["bytes=1000-"]
-
-
-def test_a_part_that_is_whole_needs_only_its_name(tmp_path):
-    (tmp_path / "m.safetensors.part").write_bytes(CONTENT)
-    with serving() as server:
-        assert fetch(server, tmp_path).read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("part", [b"", CONTENT[:9] + b"x", CONTENT + b"x"])
-def test_another_file_than_the_published_one_is_deleted(tmp_path, part):
-    (tmp_path / "m.safetensors.part").write_bytes(part)
-    with serving("good" if part else "another file") as server:
-        with pytest.raises(ValueError, match=f"deleted: its SHA-256 is .*, not {HASH}"):
-            fetch(server, tmp_path)
-        assert list(tmp_path.iterdir()) == []
-        server.behavior = "good"
-        assert fetch(server, tmp_path).read_bytes() == CONTENT
-
-
-def test_a_silent_server_is_given_up(tmp_path):
-    start = time.monotonic()
-    with serving("silent") as server:
-        with pytest.raises(OSError, match="download stopped: .*timed out"):
-            fetch(server, tmp_path, timeout=0.3)
-        assert time.monotonic() - start < 5
-
-
-def test_without_a_connection_the_error_says_what_to_do(tmp_path):
-    words = "404.*another way and give the file's path"
-    with serving("absent") as server, pytest.raises(OSError, match=words):
-        fetch(server, tmp_path)
-    with pytest.raises(OSError, match="download stopped: .*refused"):
-        fetch(server, tmp_path)
-    with socket.socket() as deaf:  # accepts connections and never reads
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen()
-        server.address = f"http://127.0.0.1:{deaf.getsockname()[1]}/x"
-        with pytest.raises(OSError, match="download stopped: .*timed out"):
-            fetch(server, tmp_path, timeout=0.3)
-    assert list(tmp_path.iterdir()) == []
+        use_hub(monkeypatch, server.address)
+        assert find_gpt2(download=True) == damaged == find_gpt2()
+    assert damaged.read_bytes() == CONTENT
 
 
 def test_the_network_is_used_only_when_asked_for(nothing, monkeypatch):
-    fetched = []
+    with serving() as server:
+        use_hub(monkeypatch, server.address)
+        assert find_gpt2() is None and not server.asked
+        file = find_gpt2(download=True)
+        assert file.read_bytes() == CONTENT and server.asked == [None]
+        assert find_gpt2() == file == find_gpt2(download=True)
+        for place in ("here", "here.safetensors"):
+            with pytest.raises(FileNotFoundError):
+                find_gpt2(nothing / place, download=True)
+        assert server.asked == [None]
+        assert os.listdir(nothing) == ["hub"]
 
-    def fake(file):
-        fetched.append(file)
-        return put(file)
 
-    monkeypatch.setattr(gpt_helpers, "download_gpt2", fake)
-    assert find_gpt2() is None and not fetched
-    own = nothing / "data" / "my-gpt2" / "model.safetensors"
-    assert find_gpt2(download=True) == own == find_gpt2()
-    assert find_gpt2(nothing / "x", download=True).parent == nothing / "x"
-    monkeypatch.setenv("GPT2_DIR", str(nothing / "y"))
-    assert find_gpt2(download=True).parent == nothing / "y"
-    find_gpt2(download=True)
-    assert len(fetched) == 3
-    assert GPT2_ADDRESS.startswith("https://huggingface.co/openai-community/gpt2/")
+def test_a_broken_download_goes_on_where_it_stopped(nothing, monkeypatch):
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 100_000)
+    with serving("breaks off") as server:
+        use_hub(monkeypatch, server.address)
+        assert find_gpt2(download=True).read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=1200000-"]
+
+
+def fail(error):
+    def raises(*_, **__):
+        raise error
+
+    return raises
+
+
+FAILURES = {
+    # how the server behaves, what else is set, and what the error must say
+    "absent": ("404 Not Found", {}),
+    "silent": ("timed out", {"constants.HF_HUB_ETAG_TIMEOUT": 0.3}),
+    "login page": ("does not seem to be served by a Hugging Face Hub", {}),
+    "stops for good": ("peer closed connection", {"time.sleep": lambda _: None}),
+    "offline": (
+        "offline mode is enabled.*HF_HUB_OFFLINE",
+        {"constants.HF_HUB_OFFLINE": True},
+    ),
+    "disk full": (
+        "No space left on device",
+        {"file_download.http_get": fail(OSError(28, "No space left on device"))},
+    ),
+    "refused": ("refused", {}),
+}
+
+
+@pytest.mark.parametrize("behavior", FAILURES)
+def test_a_failed_download_says_why_and_leaves_nothing(nothing, monkeypatch, behavior):
+    words, settings = FAILURES[behavior]
+    for place, value in settings.items():
+        module, name = place.split(".")
+        monkeypatch.setattr(globals()[module], name, value)
+    with serving(behavior) as server:
+        if behavior != "refused":
+            use_hub(monkeypatch, server.address)
+        with pytest.raises(OSError, match=f"download of openai.*{words}") as caught:
+            find_gpt2(download=True)
+    message = str(caught.value)
+    assert "give the file's path" in message and "\n" not in message
+    assert find_gpt2() is None
+    kept = [f for f in nothing.rglob("*") if f.is_file() and f.stat().st_size > 1000]
+    assert not kept
+
+
+def test_another_file_than_the_published_one_is_deleted(nothing, monkeypatch):
+    with serving("another file") as server:
+        use_hub(monkeypatch, server.address)
+        with pytest.raises(ValueError, match=f"deleted: its SHA-256 is .*, not {HASH}"):
+            find_gpt2(download=True)
+        assert not [*nothing.rglob("*.safetensors"), *nothing.rglob(f"*{HASH}")]
+        assert find_gpt2() is None
+        server.behavior = "good"
+        assert find_gpt2(download=True).read_bytes() == CONTENT
+
+
+SETTINGS = """
+import sys
+import ipykernel.zmqshell  # as in a notebook, where tqdm asks for ipywidgets
+sys.modules["pwd"] = None  # and no HOME: nobody knows a home folder
+import gpt_helpers
+assert "huggingface_hub" not in sys.modules, "it takes a while to import"
+gpt_helpers.GPT2_SHA256 = sys.argv[1]
+print(gpt_helpers.find_gpt2())
+print(gpt_helpers.find_gpt2(download=True))
+"""
+
+
+def test_the_settings_of_the_library_count_without_a_home_folder(nothing):
+    environment = {n: v for n, v in os.environ.items() if not n.startswith("HF_")}
+    for name in ("HOME", "USERPROFILE", "HOMEPATH"):
+        environment.pop(name, None)
+    environment |= {"HF_HOME": str(nothing / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-c", SETTINGS, HASH]
+
+    def run(**settings):
+        return subprocess.run(
+            command,
+            env=environment | settings,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+    with serving() as server:
+        before, after = run(HF_ENDPOINT=server.address).stdout.splitlines()
+        assert before == "None" and Path(after).read_bytes() == CONTENT
+        assert Path(after).is_relative_to(nothing / "hf" / "hub")
+        offline = run(HF_HUB_OFFLINE="1")
+        assert offline.stdout.splitlines() == [after, after] and not offline.stderr
+
+
+def test_the_published_file_is_the_one_that_the_documentation_names():
+    """huggingface_hub's own example resolves the repository to this commit."""
+    documentation = inspect.getdoc(file_download.ResolvedRevision)
+    assert f'resolve_revision("{GPT2_REPOSITORIES[0]}")' in documentation
+    assert f"resolved='{GPT2_REVISION}'" in documentation

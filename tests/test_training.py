@@ -1,5 +1,6 @@
 """Training: its loss, its schedule, and that a stop at any moment loses nothing."""
 
+import hashlib
 import json
 import math
 import os
@@ -23,6 +24,7 @@ from gpt_helpers import (
     GPTModel,
     TrainingPlan,
     count_parameters,
+    digest_texts,
     draw_windows,
     evaluate_loss,
     initialize_like_gpt2,
@@ -58,6 +60,8 @@ def test_characters_make_a_vocabulary_and_come_back():
         tokenizer.encode("banéX")
     with pytest.raises(ValueError, match=r"outside 0\.\.3: \[4, -1\]"):
         tokenizer.decode([0, 4, -1])
+    with pytest.raises(ValueError, match=r"\[4, 5, 6, 7, 8\]$"):
+        tokenizer.decode(list(range(4, 1000)))
 
 
 def test_targets_are_the_inputs_one_token_later():
@@ -106,8 +110,12 @@ def test_evaluation_covers_the_text_once_in_eval_mode():
     model.train()
     assert evaluate_loss(model, IDS, 4) == pytest.approx(expected, abs=1e-5)
     assert model.training
+    assert evaluate_loss(model, IDS.int(), 4) == evaluate_loss(model, IDS, 4)
     with pytest.raises(ValueError, match=r"7 tokens hold no window of 7 \+ 1"):
         evaluate_loss(model, IDS[:7])
+    for text in (IDS[None], IDS.tolist(), "Alice", None):
+        with pytest.raises(ValueError, match=r"tensor \(N\) of token ids, not"):
+            evaluate_loss(model, text)
 
 
 def test_schedule_is_pytorchs_warm_up_and_cosine():
@@ -296,7 +304,14 @@ def test_training_leaves_the_callers_random_numbers_alone():
         ({"learning_rate": -1.0}, "learning_rate .*-1.0"),
         ({"learning_rate": math.nan}, "learning_rate .*nan"),
         ({"clip_norm": 0.0}, "clip_norm .*0.0"),
-        ({"clip_norm": math.inf}, "clip_norm .*inf"),
+        ({"clip_norm": math.inf}, r"clip_norm must be in \(0, ∞\), not inf"),
+        ({"learning_rate": math.inf}, r"learning_rate must be in \(0, ∞\), not inf"),
+        ({"learning_rate": "1e-3"}, "learning_rate .*'1e-3'"),
+        ({"learning_rate": None}, "learning_rate .*None"),
+        ({"clip_norm": [1.0]}, r"clip_norm .*\[1.0\]"),
+        ({"final_rate": "0"}, "final_rate .*'0'"),
+        ({"weight_decay": [0.1]}, r"weight_decay .*\[0.1\]"),
+        ({"weight_decay": None}, "weight_decay .*None"),
         ({"warmup_steps": -1}, "warmup_steps .*-1"),
         ({"eval_every": 0}, "eval_every .*0"),
         ({"eval_every": True}, "eval_every .*True"),
@@ -305,15 +320,29 @@ def test_training_leaves_the_callers_random_numbers_alone():
         ({"final_rate": math.nan}, "final_rate .*nan"),
         ({"weight_decay": -0.1}, "weight_decay .*-0.1"),
         ({"weight_decay": math.nan}, "weight_decay .*nan"),
-        ({"weight_decay": math.inf}, "weight_decay .*inf"),
+        ({"weight_decay": math.inf}, r"weight_decay must be in \[0, ∞\), not inf"),
         ({"bf16": "False"}, "bf16 .*'False'"),
         ({"seed": -1}, "seed .*-1"),
+        ({"seed": 2**64}, f"seed .*{2**64}"),
         ({"seed": 1.5}, "seed .*1.5"),
     ],
 )
 def test_a_senseless_plan_names_the_value(changes, words):
     with pytest.raises(ValueError, match=words):
         replace(PLAN, **changes)
+
+
+@pytest.mark.parametrize("seed", [0, 2**63, 2**64 - 1])
+def test_every_seed_of_a_plan_can_be_trained_with(seed):
+    plan = replace(PLAN, n_steps=2, seed=seed)
+    history = train(new_model(), IDS, IDS, plan)
+    assert history == train(new_model(), IDS, IDS, plan)
+    assert history != train(new_model(), IDS, IDS, replace(plan, seed=seed ^ 1))
+
+
+def test_a_training_with_int32_ids_is_the_one_with_int64():
+    expected = train(new_model(), IDS, IDS, PLAN)
+    assert train(new_model(), IDS.int(), IDS.int(), PLAN) == expected
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -346,7 +375,10 @@ def test_weights_that_are_no_numbers_never_replace_a_checkpoint(tmp_path):
         ((IDS, IDS + 1), ValueError, "id 11 is outside 0..10"),
         ((IDS - 1, IDS), ValueError, "id -1 is outside 0..10"),
         ((IDS, IDS.float()), TypeError, "float32"),
-        ((IDS, IDS.view(60, 2)), ValueError, r"\(60, 1, 2\)"),
+        ((IDS, IDS.view(60, 2)), ValueError, r"not \[60, 2\]"),
+        ((IDS.tolist(), IDS), ValueError, "not list"),
+        ((IDS, "Alice was beginning"), ValueError, "not str"),
+        ((None, IDS), ValueError, "not NoneType"),
     ],
 )
 def test_a_bad_text_is_refused_before_the_first_step(texts, error, words):
@@ -365,6 +397,29 @@ def test_a_checkpoint_without_a_place_is_refused_before_the_first_step(tmp_path,
         train(model, IDS, IDS, PLAN, checkpoint=tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
     assert all(map(torch.equal, before, model.parameters()))
+
+
+TOO_LONG = "n" * 250  # with .unfinished behind it, more than any disk takes
+
+
+@pytest.mark.parametrize("name", [TOO_LONG, "locked/tiny.safetensors"])
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_step(
+    tmp_path, name
+):
+    (tmp_path / "locked").mkdir(mode=0o555)
+    if name != TOO_LONG and os.access(tmp_path / "locked", os.W_OK):
+        pytest.skip("this user may write everywhere")
+    model = new_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(ValueError, match="no checkpoint can be written") as caught:
+        train(model, IDS, IDS, PLAN, checkpoint=tmp_path / name)
+    assert name in str(caught.value)
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_model_that_is_all_frozen_is_refused_before_the_first_step():
+    with pytest.raises(ValueError, match="every parameter is frozen"):
+        train(new_model().requires_grad_(False), IDS, IDS, PLAN)
 
 
 # --- checkpoints ------------------------------------------------------------------
@@ -402,6 +457,101 @@ def test_a_stopped_run_goes_on_to_the_same_losses(tmp_path, step):
         assert torch.equal(a, b)
     again = new_model(tied_head=True)
     assert train(again, IDS, IDS, PLAN, checkpoint=path) == expected, "nothing to do"
+
+
+def frozen_model():
+    model = new_model()
+    model.pos_emb.weight.requires_grad_(False)
+    model.trf_blocks[0].att.W_query.weight.requires_grad_(False)
+    return model
+
+
+def test_a_run_with_frozen_parameters_goes_on_and_keeps_them(tmp_path):
+    path = tmp_path / "tiny.safetensors"
+    whole = frozen_model()
+    expected = train(whole, IDS, IDS, PLAN)
+    assert torch.equal(whole.pos_emb.weight, new_model().pos_emb.weight)
+    with pytest.raises(Stopped):
+        train(frozen_model(), IDS, IDS, PLAN, checkpoint=path, show=stop_after(7))
+    resumed = frozen_model()
+    assert train(resumed, IDS, IDS, PLAN, checkpoint=path) == expected
+    assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
+    assert_refused(path, "other tensors.*pos_emb.weight.exp_avg", new_model())
+    other = new_model()  # as many frozen, of the same shapes
+    other.pos_emb.weight.requires_grad_(False)
+    other.trf_blocks[1].att.W_query.weight.requires_grad_(False)
+    assert_refused(path, "other tensors.*att.W_query.weight.exp_avg", other)
+
+
+def test_a_parameter_that_no_loss_reaches_does_not_stop_a_run(tmp_path):
+    def idle_model():
+        model = new_model()
+        model.idle = torch.nn.Linear(2, 2)
+        return model
+
+    path = tmp_path / "tiny.safetensors"
+    expected = train(idle_model(), IDS, IDS, PLAN)
+    with pytest.raises(Stopped):
+        train(idle_model(), IDS, IDS, PLAN, checkpoint=path, show=stop_after(7))
+    assert train(idle_model(), IDS, IDS, PLAN, checkpoint=path) == expected
+
+
+def test_a_checkpoint_knows_its_texts(saved):
+    edited = IDS.clone()
+    edited[60] = (edited[60] + 1) % 11
+    model = new_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    for texts, which in ((edited, IDS), "train"), ((IDS, edited), "validation"):
+        with pytest.raises(ValueError, match=f"another text: .* has {which} '") as e:
+            train(model, *texts, PLAN, checkpoint=saved)
+        assert str(saved) in str(e.value) and str(e.value).count("', not '") == 1
+    assert all(map(torch.equal, before, model.parameters()))
+    history = train(model, IDS.int(), IDS.int(), PLAN, checkpoint=saved)
+    assert history == load_checkpoint(saved, model), "the same ids in another format"
+
+
+def test_a_digest_is_the_sha_256_of_the_ids_as_64_bit_numbers():
+    ids = torch.tensor([1, 0, 258])
+    written = bytes([1, *7 * [0], *8 * [0], 2, 1, *6 * [0]])
+    expected = hashlib.sha256(written).hexdigest()[:16]
+    empty = hashlib.sha256(b"").hexdigest()[:16]
+    spread = torch.stack([ids, ids], dim=1)[:, 0]
+    for same in ids, ids.int(), spread:
+        digests = digest_texts(same, torch.tensor([]))
+        assert digests == {"train": expected, "validation": empty}
+
+
+def test_a_compiled_models_checkpoint_has_the_models_own_names(tmp_path):
+    path, model = tmp_path / "tiny.safetensors", new_model()
+    model.trf_blocks[1] = torch.compile(model.trf_blocks[1])
+    compiled = torch.compile(model)
+    assert any("_orig_mod" in name for name, _ in compiled.named_parameters())
+    save_checkpoint(path, compiled, make_optimizer(compiled, PLAN), PLAN, {}, [])
+    with safe_open(path, "pt") as file:
+        names = {n for n in file.keys() if n.startswith("model.")}
+    assert names == {f"model.{n}" for n, _ in new_model().named_parameters()}
+    for target in new_model(), torch.compile(new_model()):
+        torch.nn.init.zeros_(target.tok_emb.weight)
+        load_checkpoint(path, target, make_optimizer(target, PLAN), PLAN)
+        assert torch.equal(target.tok_emb.weight, compiled.tok_emb.weight)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no modes on Windows")
+def test_a_file_has_the_mode_of_new_files_or_keeps_its_own(tmp_path):
+    path = tmp_path / "tiny.safetensors"
+    model, optimizer = new_model(), make_optimizer(new_model(), PLAN)
+    for umask, mode in (0o022, 0o644), (0o077, 0o600), (0o002, 0o664):
+        path.unlink(missing_ok=True)
+        before = os.umask(umask)
+        try:
+            save_checkpoint(path, model, optimizer, PLAN, {}, [])
+        finally:
+            os.umask(before)
+        assert path.stat().st_mode & 0o777 == mode
+    for mode in 0o640, 0o444:
+        path.chmod(mode)
+        save_checkpoint(path, model, optimizer, PLAN, {}, [])
+        assert path.stat().st_mode & 0o777 == mode
 
 
 KILLED = """
@@ -469,13 +619,13 @@ def assert_refused(path, words, model, plan=PLAN):
 def rewritten(path, change, **other_facts):
     """The checkpoint once more, its tensors or facts changed."""
     with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
         facts = file.metadata() | other_facts
     change(tensors)
     save_file(tensors, path, {k: v for k, v in facts.items() if v})
 
 
-@pytest.mark.parametrize("fact", ["config", "plan", "history"])
+@pytest.mark.parametrize("fact", ["config", "plan", "text", "history"])
 @pytest.mark.parametrize(
     ("text", "words"), [("", "without {}"), ("3", "without {}"), ("{x", "property")]
 )
@@ -502,7 +652,9 @@ def test_a_configuration_of_equal_shapes_is_another_one_too(saved):
         load_checkpoint(saved, new_model(drop_rate=0.0))
 
 
-@pytest.mark.parametrize("lost", ["model.tok_emb.weight", "optimizer.3.exp_avg"])
+@pytest.mark.parametrize(
+    "lost", ["model.tok_emb.weight", "optimizer.tok_emb.weight.exp_avg"]
+)
 def test_a_checkpoint_that_lacks_a_tensor_is_named(saved, lost):
     rewritten(saved, lambda tensors: tensors.pop(lost))
     assert_refused(saved, f"other tensors.*{lost}", new_model())
@@ -514,6 +666,13 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(saved):
     assert_refused(saved, "another config.* n_layers 2, not 3", new_model(n_layers=3))
     faster = replace(PLAN, learning_rate=0.5)
     assert_refused(saved, "another plan.*0.001, not 0.5", new_model(), faster)
+
+
+def test_of_many_wrong_tensors_five_are_named(saved):
+    rewritten(saved, lambda tensors: [tensors.pop(name) for name in [*tensors][:60]])
+    with pytest.raises(ValueError, match="other tensors") as caught:
+        load_checkpoint(saved, new_model())
+    assert str(caught.value).count("'model.") == 5
 
 
 @pytest.mark.parametrize("kept", [0, 7, 100, 0.5, 0.99])
@@ -530,7 +689,7 @@ def test_a_failing_write_keeps_the_old_checkpoint(saved, monkeypatch):
     model = new_model()
     optimizer = make_optimizer(model, PLAN)
     with pytest.raises(OSError, match="full"):
-        save_checkpoint(saved, model, optimizer, PLAN, [])
+        save_checkpoint(saved, model, optimizer, PLAN, {}, [])
     assert saved.read_bytes() == before
 
 
@@ -598,6 +757,38 @@ def test_an_accelerator_that_agrees_is_used(accelerator):
     torch.manual_seed(5)
     assert pick_device() == CPU0
     assert torch.equal(torch.rand(1), expected), "the caller's random numbers moved"
+
+
+def test_an_accelerator_may_differ_by_a_few_roundings(accelerator):
+    def nudge(model):
+        model.get_parameter("out_head.weight").data.mul_(1 + 2e-4)
+
+    accelerator(nudge)
+    assert pick_device() == CPU0
+
+
+def test_an_accelerator_is_tried_with_the_same_model_each_time(accelerator):
+    tried = []
+    accelerator(lambda model: tried.append(model.tok_emb.weight.detach().clone()))
+    for seed in 5, 6:
+        torch.manual_seed(seed)
+        pick_device()
+    assert torch.equal(*tried)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("where", ["logits", "gradient", "both"])
+def test_an_accelerator_whose_numbers_are_none_is_not_used(accelerator, value, where):
+    def spoil(model):
+        if where != "logits":
+            weight = model.trf_blocks[0].att.W_query.weight
+            weight.register_hook(lambda gradient: gradient * value)
+        if where != "gradient":
+            model.register_forward_hook(lambda _, idx, logits: logits * value)
+
+    accelerator(spoil)
+    with pytest.warns(UserWarning, match="cpu:0 computes other numbers"):
+        assert pick_device() == torch.device("cpu")
 
 
 def test_an_accelerator_that_raises_is_not_used(accelerator):

@@ -17,6 +17,7 @@ from . import (
     lesson_10,
     lesson_11,
     lesson_12,
+    lesson_13,
 )
 from .engine import EXERCISES, check, progress
 
@@ -35,5 +36,6 @@ __all__ = [
     "lesson_10",
     "lesson_11",
     "lesson_12",
+    "lesson_13",
     "progress",
 ]

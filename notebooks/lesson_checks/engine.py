@@ -30,21 +30,20 @@ To write an exercise, take one of lesson 2 as a pattern:
 
 import dis
 import itertools
-import json
-import os
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import CodeType
 
 import torch
 
+from . import notes
 from .compare import as_tensor, contains_ellipsis, different_keys, same
 from .report import functions_of, own_line, plain_report, what_was_raised
 from .slips import Slip, edited, groups, joined, read_slips, run_source, source_of
 
-PROGRESS_FILE = Path(__file__).resolve().parent.parent / "my-progress.json"
 EXERCISES: dict[str, "Exercise"] = {}
+STILL_OPEN = "not complete yet. Your code still returns `...`."
 
 __all__ = ["EXERCISES", "Exercise", "as_tensor", "check", "judge", "progress", "same"]
 
@@ -220,8 +219,9 @@ def check(number: str, answer) -> None:
             state, text = judge(exercise, answer)
     finally:
         torch.set_num_threads(n_threads)
-    print(text)
-    note_progress(number, state)
+    for line in text.splitlines():  # JupyterLab breaks long lines inside words
+        print(textwrap.fill(line, 88, break_long_words=False, break_on_hyphens=False))
+    notes.note_progress(number, state)
 
 
 def judge(exercise: Exercise, answer) -> tuple[str, str]:
@@ -324,45 +324,22 @@ def what_is_missing(answer, exercise: Exercise) -> str:
     if (
         any(len(compiled(f)[0]) > 2 for f in functions_of(answer))
         and not exercise.given
+        and not isinstance(answer, type)  # its other functions are the lesson's
     ):
-        return "not complete yet. Your code still returns `...`."
+        return STILL_OPEN
     return "not attempted yet"
 
 
 # --- progress ---------------------------------------------------------------------
 
 
-def read_progress() -> dict[str, str]:
-    if not PROGRESS_FILE.exists():
-        return {}
-    noted = json.loads(PROGRESS_FILE.read_text(encoding="utf-8"))
-    if not isinstance(noted, dict):
-        raise TypeError("it holds no table of exercises")
-    return noted
-
-
-def note_progress(number: str, state: str) -> None:
-    if Path.cwd().name == "exercise-solutions":
-        return  # to run the solutions is not to have solved the exercises
-    try:
-        noted = read_progress()
-        if noted.get(number) != "done":  # what was solved once stays solved
-            noted[number] = state
-        unfinished = PROGRESS_FILE.with_suffix(".writing")
-        unfinished.write_text(json.dumps(noted, indent=1), encoding="utf-8")
-        os.replace(unfinished, PROGRESS_FILE)
-    except (OSError, ValueError, TypeError) as error:
-        print(f"(progress not noted in {PROGRESS_FILE.name}: {error})")
-
-
 def progress() -> None:
     """Print which exercises are done, open and failing, lesson by lesson."""
+    name = notes.PROGRESS_FILE.name
     try:
-        noted = read_progress()
+        noted = notes.read_progress()
     except (OSError, ValueError, TypeError) as error:
-        print(
-            f"{PROGRESS_FILE.name} cannot be read ({error}); delete it to start anew."
-        )
+        print(f"{name} cannot be read ({error}); delete it to start anew.")
         return
     print(f"{'lesson':8}{'done':20}{'failing':20}open")
     for lesson, numbers in itertools.groupby(EXERCISES, lambda n: n.partition(".")[0]):
@@ -372,6 +349,4 @@ def progress() -> None:
         columns = [" ".join(column) or "-" for column in states.values()]
         print(f"{lesson:8}{columns[0]:20}{columns[1]:20}{columns[2]}")
     done = sum(noted.get(number) == "done" for number in EXERCISES)
-    print(
-        f"{done} of {len(EXERCISES)} done; delete {PROGRESS_FILE.name} to start anew."
-    )
+    print(f"{done} of {len(EXERCISES)} done; delete {name} to start anew.")

@@ -174,7 +174,7 @@ x.var(dim=-1, keepdim=True → x.var(dim=-1
     has lost its last axis. Look at `keepdim`.
 scale * rows → rows
     The scale is not used.
- rows + shift → rows
+rows + shift → rows
     The shift is not used.
 scale * rows + shift → rows
     Neither scale nor shift is used.
@@ -188,46 +188,29 @@ x.var(dim=-1, keepdim=True, correction=0)
     divide the sum by the number of features.
 variance + eps → variance + 1e-5
     Your eps is always 1e-5. The caller may pass another: use the parameter `eps`.
-dim=-1 → dim=1
-    Mean and variance run along axis 1. With two axes that is the last one, with three
-    it is not: which `dim` is the last axis of any tensor?
 dim=-1 → dim=-2
     Mean and variance run along the last axis but one, over positions. Take them over
     the features of each position, along the last: look at `dim`.
-dim=-1 → dim=(0, 1)[: x.ndim - 1]
-    Mean and variance are taken for each feature, over all rows. That is batch
-    normalization; take them for each row, over its features.
-dim=-1 → dim=(-2, -1)
-    Mean and variance are taken over all positions of a text together. Each position is
-    normalized by itself: `dim` is the last axis alone.
-dim=-1 → dim=(1, 2)[: x.ndim - 1]
-    Mean and variance run over all axes but the first. With two axes that is right; with
-    three, each position of a text needs its own.
+dim=-1 → dim=1
+dim=-1 → dim=tuple(range(1, x.ndim))
+    Mean and variance run along axis 1, or over all axes but the first. With two axes
+    that is the last one, with three it is not: which `dim` is the last of any tensor?
 rows = (x - mean) / root → rows = x - mean / root
     Only the mean is divided by the spread, because `/` binds tighter than `-`. Put the
     deviations in parentheses.
-scale * rows + shift → x - mean / root * scale + shift
-    `/` and `*` bind tighter than `-`, so in your line the division and the scale act on
-    the mean alone. Put the deviations in parentheses.
 scale * rows + shift → scale * (rows + shift)
     The shift is added before the scale multiplies, so it is scaled too. Scale first,
     then shift.
-rows + shift → rows - shift
-    The shift is subtracted. It is added, as the bias of a linear layer is.
+mean = x.mean → x = scale * x⏎mean = x.mean ; scale * rows + shift → rows + shift
+rows = (x - mean) / root → rows = (scale * x - mean) / root
+; scale * rows + shift → rows + shift
+    The scale multiplies the input, before the mean is subtracted. It comes last, on the
+    normalized rows.
 rows = (x - mean) / root → rows = (scale * x + shift - mean) / root
 ; scale * rows + shift → rows
 mean = x.mean → x = scale * x + shift⏎mean = x.mean ; scale * rows + shift → rows
     Scale and shift act on the input, and the norm takes part of them away again. They
     come last, on the normalized rows.
-mean = x.mean → x = scale * x⏎mean = x.mean ; scale * rows + shift → rows + shift
-    The scale acts on the input, and the norm takes part of it away again. It comes
-    after the division.
-rows = (x - mean) / root → rows = (x - mean) / (root + eps)
-    eps is added under the root and once more outside it. It belongs under the root
-    only.
-rows = (x - mean) / root → rows = (x - mean) / torch.sqrt(variance) + eps
-    eps is added to the quotient, after the division. It belongs in the denominator,
-    under the root, where it keeps you from dividing by zero.
 torch.sqrt(variance + eps) → torch.sqrt(torch.sqrt(variance) + eps)
     The root is taken twice: a standard deviation is a root already. Which one of the
     two, variance or standard deviation, stands under your root?
@@ -238,8 +221,7 @@ torch.sqrt(variance + eps) → torch.sqrt(torch.sqrt(variance) + eps)
     The mean is subtracted, but nothing is divided by the spread: the rows keep their
     size.
 (x - mean) / root → x / root
-    The division is right, but the mean is not subtracted from what you divide: look at
-    the numerator.
+    The mean is not subtracted from what you divide: look at the numerator.
 x.var(dim=-1, keepdim=True, correction=0) → (x**2).mean(-1, keepdim=True)
     What you divide by is the root of the mean of `x**2`. The variance is the mean of
     the squared deviations: subtract the mean before you square.
@@ -251,14 +233,6 @@ x.var(dim=-1, keepdim=True, correction=0) → (x - mean).mean(-1, keepdim=True) 
 x.var(dim=-1, keepdim=True, correction=0) → (x - mean).mean(-1, keepdim=True)
     Your variance is always zero, because the deviations of a row have the mean zero.
     Square each of them first, then average the squares.
-x.var(dim=-1, keepdim=True, correction=0)
-→ ((x - mean) ** 2).sum(-1, keepdim=True) / len(x)
-    The sum of the squared deviations is divided by the number of rows. Their mean
-    divides by the number of features, the size of the last axis.
-x.var(dim=-1, keepdim=True, correction=0)
-→ ((x - mean) ** 2).sum(-1, keepdim=True) / x.shape[1]
-    The sum of the squared deviations is divided by the size of axis 1. With three axes
-    that is not the number of features: count them on the last axis.
 torch.sqrt(variance + eps) → (x - mean).abs().mean(dim=-1, keepdim=True) + eps
     Your spread is the mean of the absolute deviations. Square the deviations, average
     the squares, and take the root last, of their mean.
@@ -271,6 +245,9 @@ x.var(dim=-1, keepdim=True, correction=0) → x.var(correction=0)
 mean = x.mean(dim=-1, keepdim=True) → mean = x.mean()
     The mean is one number for the whole tensor. Each row needs its own, as you gave it
     a variance of its own.
+mean = x.mean → x = x.half()⏎mean = x.mean
+    The input is rounded to half precision first. Compute in the precision that it comes
+    in.
 mean = x.mean(dim=-1, keepdim=True) → mean = x.median(-1, keepdim=True).values
     You subtract the median of the row. The mean is what LayerNorm takes.
 """)
@@ -478,6 +455,7 @@ ex = Exercise(
     why="The norm forgets the size of a row whose spread is beyond ten times √eps, "
     "about 0.03; below that, size begins to come through.",
     tolerance=0.01,
+    usual_pairs=True,
 )
 
 

@@ -289,7 +289,7 @@ ex = Exercise(
     "5.3",
     "Heads that undo themselves",
     why="Splitting and merging must not only undo each other: in between, each row has "
-    "to be one token, or the mask guards nothing.",
+    "to be one token, or tokens cannot read one another.",
     inputs=queries_keys_values_heads,
 )
 

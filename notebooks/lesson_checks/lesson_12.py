@@ -216,7 +216,7 @@ ex.mistake(
 
 ex.mistake("The file counts its blocks from 0, as we do.")(
     lambda ours: (
-        re.sub(r"\d+", lambda m: str(int(m[0]) + 1), published_name(ours), 1)
+        re.sub(r"\d+", lambda m: str(int(m[0]) + 1), published_name(ours), count=1)
         if "trf" in ours
         else published_name(ours)
     )
@@ -262,7 +262,7 @@ def filled(answer, width, n_heads, seed):
     }
     block = gpt_helpers.TransformerBlock(cfg)
     for parameter in block.parameters():
-        parameter.zero_()
+        parameter.fill_(0.1)  # what is added to, not replaced, shows
     answer(block, tensors)
     return block(torch.randn(2, 6, width, generator=generator))
 

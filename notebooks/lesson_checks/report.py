@@ -40,6 +40,7 @@ def plain_report(exercise, answer, expected: list, got: list) -> str:
 
 
 def clipped(line: str, width: int = WIDTH) -> str:
+    line = line.replace("\n", " ")
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
@@ -205,7 +206,8 @@ def contrast(expected, got, tolerance: float) -> list[str]:
     wanted, found = as_tensor(expected), as_tensor(got)
     both = isinstance(wanted, Tensor) and isinstance(found, Tensor)
     if not both or wanted.shape != found.shape or wanted.ndim == 0:
-        digits = digits_to_differ(wanted, found) if both and wanted.ndim == 0 else 6
+        numbers_both = both and wanted.numel() == found.numel() == 1
+        digits = digits_to_differ(wanted, found) if numbers_both else 6
         return [
             f"  expected: {show(expected, digits)}",
             f"  got:      {show(got, digits)}",

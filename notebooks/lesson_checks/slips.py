@@ -28,6 +28,8 @@ def read_slips(page: str) -> list[Slip]:
         if line.startswith((" ", "→", ";")) or not line.strip():
             if line.startswith(("→", ";")):
                 ways[-1] += " " + line
+            elif line.strip() and not (ways and line.startswith("    ")):
+                raise ValueError(f"{line!r} is neither an edit nor the words of one")
             else:
                 words += line.split()
             continue
