@@ -82,24 +82,10 @@ scores.masked_fill(hidden, -torch.inf) → scores
     steps belong?
 masked.softmax(dim=-1) → masked
     The softmax is missing: a row of scores does not add up to 1.
-masked.softmax(dim=-1) → masked.log_softmax(dim=-1)
-    These are the logarithms of the weights: the softmax itself is asked for.
 scores.masked_fill → scores.softmax(dim=-1).masked_fill
 return weights → return weights.softmax(dim=-1)
     The softmax is applied twice. The second one takes the weights of the first for
     scores, and weights differ too little for that: mask first, then one softmax.
-scores.masked_fill(hidden, -torch.inf) → scores ; return weights
-→ weights = weights.masked_fill(hidden, 0)⏎return weights / weights.sum(-2, keepdim=True)
-    The rows are divided by the sums of the columns. The weights that one token gives
-    stand in a row: along which `dim` do you sum?
-scores.masked_fill(hidden, -torch.inf) → scores ; return weights
-→ weights = weights.masked_fill(hidden, 0)⏎return weights / weights.sum(dim=-1)
-    The sums by which you divide have lost their axis: in a table they stand along the
-    rows, and behind batch and heads they do not fit. Look at `keepdim`.
-scores.masked_fill(hidden, -torch.inf) → scores ; return weights
-→ weights = weights.masked_fill(hidden, 0)⏎return weights / weights.sum()
-    After the softmax you divide by the sum of the whole table. Each token has a weight
-    of 1 to give: divide each row by its own sum.
 masked = scores.masked_fill(hidden, -torch.inf) → masked = scores * torch.nan
     Every weight is nan. That happens if no score is left in any row, or if a mask of
     zeros and ones is multiplied by −∞: 0 · −∞ is nan. Fill where the mask is True.
@@ -115,16 +101,9 @@ diagonal=1 → diagonal=0 ; -torch.inf → -1e9
 hidden = square.triu(diagonal=1) → scores = scores.tril()⏎hidden = scores == 0
     You find the hidden places by looking for the value 0, but a score that may be seen
     can be 0 too, as in the smallest input. Find them by their position.
-masked = scores.masked_fill(hidden, -torch.inf)
-→ masked = (0 * scores).masked_fill(hidden, -torch.inf)
-    The visible scores are all taken for equal: each row spreads its weight evenly over
-    what it may see. Where are the scores used?
 torch.ones(T, T, dtype=torch.bool) → torch.ones(4, 4, dtype=torch.bool)
     Your mask has four rows and four columns, for any text; the `hidden` of the lesson
     is such a one. Make it as large as the last two axes of `scores`.
-square.triu(diagonal=1) → torch.ones(4, 4).bool().triu(1)[:T, :T]
-    Your mask is cut to size, but has only four rows and columns to be cut from, as the
-    `hidden` of the lesson. For five tokens it is too small: make one for any T.
 T = scores.shape[-1] → T = scores.shape[0]
 torch.ones(T, T, dtype=torch.bool) → torch.ones(scores.shape[:2]).bool()
     A table comes out right, but with batch and heads in front the mask has the wrong
@@ -135,9 +114,6 @@ masked = scores.masked_fill(hidden, -torch.inf)
 → masked = scores⏎for i in range(len(scores)):⏎    scores[i, i + 1 :] = -torch.inf
     A table comes out right, but with batch and heads in front `scores[i]` is text i.
     Count the axes from the end: what does `[..., i, i + 1 :]` mean?
-masked = scores.masked_fill → masked = (scores / T**0.5).masked_fill
-    The scores are divided by the root of T. They come scaled already, and the root
-    would be that of D.
 """)
 
 # --- 5.2 --------------------------------------------------------------------------
@@ -224,12 +200,6 @@ keys.mT → keys.transpose(1, -1)
 dim=-1 → dim=0
     Your softmax runs along axis 0, over the texts. Each query shares itself out over
     the keys, the last axis of the scores.
-scores / D**0.5 → scores / (H * D)
-    You divide by C, all features of all heads. A score is a dot product within one
-    head, over D numbers, and grows as their root.
-scores / D**0.5 → scores * D
-    You multiply by D, and the scores grow even larger. Scaling is to make them smaller,
-    by the root of D.
 scores / D**0.5 → scores / H**0.5
 scores / D**0.5 → scores / B**0.5
     You divide by the root of another size than D. It is the length of the vectors that
@@ -237,19 +207,9 @@ scores / D**0.5 → scores / B**0.5
 scores / D**0.5 → scores / 32
     You divide by 32, the root of 1024. That is the `D` which the lesson's table of
     spreads left behind: take D from the shape of the queries.
-scores / D**0.5 → scores / 8
-    You divide by 8, whatever is given: that is the root of GPT-2's head size. Take D
-    from the shape of the queries.
-scores / D**0.5 → scores / D / 2
-    You divide by D and then by 2. In Python `/ D ** 1/2` means `/ D / 2`: set the
-    exponent in parentheses, or write it as a decimal.
-scores / D**0.5 → scores / D**2
-    You divide by D squared. The dot products grow as its root.
 scores / D**0.5 → scores / D**0.25
     You divide by the fourth root of D. If you scale queries and keys, both need it;
     the scores themselves need the root, once.
-scores / D**0.5 → scores // D**0.5
-    Your scores are whole numbers: `//` cuts the decimals off. Divide by `/`.
 return weights → return weights / D**0.5
     The weights are divided by the root of D. After the softmax they are shares that
     add up to 1: leave them so.
@@ -260,15 +220,8 @@ queries @ keys.mT → queries.mT @ keys
     are to meet tokens: it is the keys whose last two axes are swapped.
 return weights → return weights.mT
     The weights stand in columns: what query i gives must stand in row i.
-queries @ keys.mT → (queries * keys).sum(dim=-1)
-    Your scores hold each query's product with its own key only. Every query meets every
-    key: that is a matrix product.
 scores / D**0.5 → (scores / D**0.5 + torch.full((T, T), -torch.inf).triu(1))
     The future is hidden. This exercise has no mask: every query may look at every key.
-queries @ keys.mT
-→ F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).mT * D**0.5
-    Queries and keys are brought to length 1 first. The lengths are to count: only the
-    root of D is divided out.
 """)
 
 # --- 5.3 --------------------------------------------------------------------------
@@ -335,11 +288,6 @@ is_causal=True → is_causal=False
 (split).transpose(1, 2) → (split).transpose(2, 3)
     On the way in you swap the last two axes of (B, T, H, D). Tokens and heads are to
     change places, so that each head has a row for each token.
-mixed.transpose(1, 2) → mixed.transpose(2, 3)
-    On the way back the wrong two axes are swapped. Which two did the way in swap?
-mixed.transpose(1, 2) → mixed.permute(0, 2, 3, 1)
-    The heads are merged with their features alternating. Merged, the features of one
-    head stand side by side: which two axes do you flatten?
 mixed.transpose(1, 2).reshape(B, T, C) → mixed.flatten(2)
     On the way back you flatten tokens and features of each head into one: before the
     swap these are the last two axes. Swap first.
@@ -347,11 +295,6 @@ n_heads, C // n_heads → C // n_heads, n_heads ; (split).transpose(1, 2)
 → (split).permute(0, 3, 1, 2) ; mixed.transpose(1, 2) → mixed.permute(0, 2, 3, 1)
     Your heads take every H-th feature. Head 0 is to have the first D features of each
     token, head 1 the next D: in which order do you name the two sizes in the cut?
-n_heads, C // n_heads → C // n_heads, n_heads ; (split).transpose(1, 2)
-→ (split).permute(0, 3, 1, 2)
-    Your heads take every H-th feature on the way in, but give back whole slices. Head 0
-    is to have the first D features of each token: in which order do you name the two
-    sizes in the cut?
 (x.reshape(split).transpose(1, 2) for x in (queries, keys, values))
 → (queries, keys, values) ; mixed.transpose(1, 2) → mixed
     There are no heads any more: the whole width attends at once, with one softmax. Each
@@ -443,35 +386,21 @@ wide = 4 * C → wide = C
 + second + C →
     Feed-forward: you count the layer that widens; a second one narrows again.
 ---
-output + C → output + 1 ; biases = 3 * C → biases = 3 ; + wide + second + C → + second + 2
-    A bias is not one number. It has one for each feature that its layer returns.
 output + C → output + 1 ; biases = 3 * C → biases = 3
 biases = 3 * C → biases = 3
     Attention: a bias is not one number. It has one for each feature that the layer
     returns.
-3 * C * qkv_bias → 3 * C // heads * qkv_bias
-    Attention: with `qkv_bias=True` you add three biases of one head's size. Each layer
-    returns the features of all heads.
 output = C * C → output = 0
     Attention: `out_proj` is the fourth matrix. You count three matrices, but its bias
     with them.
-inputs = 3 * C * C → inputs = C * C ; 3 * C * qkv_bias → C * qkv_bias
-    Attention: there are three matrices beside `out_proj`, one each for queries, keys
-    and values. You count one.
 inputs = 3 * C * C → inputs = 3 * heads * C * C
     Attention: you count three full matrices for each head. One C × C matrix makes the
     queries of all heads: heads are slices of what it returns.
 return inputs + biases + output + C → return heads * (inputs + biases + output + C)
     Attention: you multiply by the number of heads. The layers serve all heads at once:
     heads are slices of what they return.
-attention(24, False) → attention(24, True)
-    Attention: with 24 heads you count the biases too. By default `qkv_bias` is False,
-    and the number of heads does not change that.
 return inputs → return 1024 * 1024 + inputs
     Attention: you count the mask. It is a buffer, which no training sets.
-return inputs → return 2 * C + inputs
-    Attention: you count a norm with it. The norms belong to the block, beside
-    attention, not in it.
 + wide + second + C → + wide + second + wide
     Feed-forward: you give both layers a bias of 4·C. A bias has as many numbers as its
     layer has outputs: how many has the second?
@@ -481,11 +410,6 @@ return inputs → return 2 * C + inputs
 + wide + second + C →
     Feed-forward: you count one matrix of C × 4·C and no bias. A second matrix narrows
     again, and each layer has a bias.
-first, second = C * wide, wide * C → first, second = wide * wide, 0
-    Feed-forward: you square 4·C. Each matrix has C on one side and 4·C on the other.
-first + wide → 2 * C + first + wide
-    Feed-forward: you count a norm with it. The norms belong to the block, beside
-    feed-forward, not in it.
 attention(12, False) → (first + wide + second + C)
 ; attention(24, False) → (first + wide + second + C)
 ; attention(12, True) → (first + wide + second + 4 * C)
@@ -637,8 +561,6 @@ x = self.embed(idx)⏎x = self.drop_emb(x)
 → x = self.drop_emb(self.tok_emb(idx)) + self.pos_emb.weight[: idx.shape[1]]
     The embeddings' dropout does not act on the sum. Add token and position vectors
     first, then drop once: a number is to vanish with both of its parts.
-x = self.drop_emb(x) → x = self.drop_emb(self.drop_emb(x))
-    The embeddings' dropout acts twice, so that more is dropped than its rate says.
 x = self.drop_emb(x) → ; return self.block(x) → return self.drop_emb(self.block(x))
     The embeddings reach the block whole, and something is dropped from what comes out
     of it. Their dropout belongs between the embeddings and the block.

@@ -66,18 +66,10 @@ n_layers=4 → n_layers=4, tied_head=True
     default: untied is what the next exercise compares with.
 n_layers=4 → n_layers=4, drop_rate=0.0
     The dropout rate is 0. The task changes four sizes only, and GPT-2's rate is 0.1.
-n_layers=4 → n_layers=4, qkv_bias=True
-    `qkv_bias` is on. The task changes four sizes only, and the default is off.
 ---
-emb_dim=128 → emb_dim=64
-    64 is the context, and you have made the features 64 as well. `emb_dim` is C, the
-    width of all heads together.
 context_length=64, emb_dim=128, n_heads=8, n_layers=4 → 64, 128, 8, 4
     Your first argument, meant as the context, became the vocabulary: without names the
     fields are filled from the first one on. Name them.
-context_length → vocab_size=100, context_length
-    The vocabulary has 100 tokens; the task leaves it as GPT-2's tokenizer has it. Look
-    at `vocab_size`.
 context_length=64, emb_dim=128, n_heads=8, n_layers=4 →
     That is GPT-2 124M as it was. If you have called `replace`: it changes nothing in
     place, it returns the changed configuration.
@@ -92,10 +84,6 @@ return GPTConfig(context_length=64, emb_dim=128, n_heads=8, n_layers=4)
 → return gpt_helpers.GPTModel(GPTConfig(10, 64, 128, 8, 4))
     That is a whole model. Return the configuration from which it is built, and leave
     the building to whoever needs the model.
-return GPTConfig(context_length=64, emb_dim=128, n_heads=8, n_layers=4)
-→ return GPTConfig
-    That is the class itself. Call it with the sizes: a configuration is one object of
-    that class.
 """)
 
 # --- 6.2 --------------------------------------------------------------------------
@@ -152,15 +140,6 @@ saved(100, 64, 128, 4) → saved(50257, 64, 128, 4)
 saved(50257, 1024, 1600, 48) → saved(50257, 1024, 768, 48)
     For XL you have taken the 768 features of GPT-2 124M. XL has 1600.
 ---
-count = V * C → count = V * C + C
-    You have added a bias of C numbers. A head's bias would have one number for each
-    token, and this head has none: look at `bias=False` where the model is built.
-count = V * C → count = V * V
-    You have counted V·V. The head leads from C features to V tokens, so its matrix has
-    V rows of C numbers.
-count = V * C → count = V * C + T * C + L * (12 * C**2 + 10 * C) + 2 * C
-    That is what the tied model still holds. The question is how many numbers it has
-    fewer than the untied one.
 count = V * C → count = 2 * V * C + T * C + L * (12 * C**2 + 10 * C) + 2 * C
     Those are the parameters of the untied model. The question is how many of them tying
     saves.
@@ -175,9 +154,6 @@ count = V * C → count = round(4 * V * C / 2**20, 2)
 count = V * C → count = V * C / 1e6
     Those are millions of numbers. Write the numbers themselves; in Python an underscore
     may stand where the comma would.
-count = V * C → count = -V * C
-    Your numbers are negative. The question is how many numbers are saved: what the
-    untied model has more than the tied one.
 """)
 
 # --- 6.3 --------------------------------------------------------------------------
@@ -227,7 +203,7 @@ def count_on_paper(cfg, ratio=4):
 
 
 ex.slips("""
- * (not cfg.tied_head) →
+V * C * (not cfg.tied_head) → V * C
     The tied head is counted twice: with `tied_head` on it is the token table itself.
 head = V * C * (not cfg.tied_head) → head = 0
     The untied head is missing: V·C numbers of its own when `tied_head` is off.
@@ -253,7 +229,7 @@ output = C * C + C → output = C * C
 3 * C * cfg.qkv_bias → 3 * C
     The 3·C biases of queries, keys and values are counted although `qkv_bias` is off:
     they depend on that field.
- + 3 * C * cfg.qkv_bias →
+3 * C * C + 3 * C * cfg.qkv_bias → 3 * C * C
     With `qkv_bias` on, queries, keys and values have biases, 3·C in each block; they
     are missing.
 wide = ratio * C → wide = 4 * C
@@ -273,34 +249,15 @@ wide = ratio * C → wide = C
 ; + wide + narrow + C → + narrow ; norms = 2 * 2 * C → norms = 0
     A block's matrices are right, but it has norms and biases too, 10·C numbers at ratio
     4 and 3·C more with `qkv_bias` on.
-+ 3 * C * cfg.qkv_bias → ; output = C * C + C → output = C * C
-; + wide + narrow + C → + narrow
-    No bias is counted in the blocks. All their linear layers have one, but for queries,
-    keys and values, where it depends on `qkv_bias`.
 + wide + narrow → + 4 * C + narrow
     The 10·C of the lesson's formula has the ratio 4 folded in, as its 12·C² has: the
     bias of the wide layer has ratio·C numbers.
-output = C * C + C → output = C * C + C * cfg.qkv_bias
-    The bias of `out_proj` is counted only with `qkv_bias` on. That field is about
-    queries, keys and values; `out_proj` has its bias always.
-3 * C * cfg.qkv_bias → 4 * C * cfg.qkv_bias
-    With `qkv_bias` on you have counted one bias too many in each block: it adds three,
-    and `out_proj` has its own anyway.
-widen, narrow = C * wide, wide * C → widen, narrow = C * C, C * C
-    The matrices of the feed-forward network are not widened, its biases are: both
-    matrices have C·ratio·C numbers.
 widen, narrow = C * wide, wide * C → widen, narrow = C * wide, 0
     The feed-forward network has two matrices, one to widen and one to narrow back; you
     have counted one.
 + narrow + C →
     The feed-forward network has two layers, one to widen and one to narrow back; the
     second is missing, matrix and bias.
-+ narrow + C → + narrow + wide
-    Both biases of the feed-forward network are counted as wide; the second layer has C
-    outputs.
-widen, narrow = C * wide, wide * C → widen, narrow = wide * wide, wide * wide
-    You have squared ratio·C. The matrices lead from C to ratio·C and back, so each has
-    ratio·C² numbers.
 output = C * C + C → output = 0
     Attention's fourth matrix, `out_proj`, is missing, with its bias.
 three = 3 * C * C → three = 2 * C * C
@@ -309,12 +266,6 @@ three = 3 * C * C → three = 2 * C * C
 block = three + output → block = cfg.n_heads * (three + output)
     Attention is counted once for each head. The heads share its matrices: each takes
     C/H of their outputs, so H does not occur in the count.
-three = 3 * C * C → three = 3 * cfg.n_heads * C * C
-    The matrices of queries, keys and values are counted once for each head. The heads
-    share them, so H does not occur in the count.
-three = 3 * C * C → three = 3 * C * (C // cfg.n_heads)
-    Queries, keys and values are counted for a single head of C/H features. All heads
-    together have C, so H does not occur in the count.
 norms = 2 * 2 * C → norms = 0 ; final = 2 * C → final = 0
     No norm is counted: each has a scale and a shift of C numbers, and there are two in
     each block and one after the last.
@@ -322,8 +273,6 @@ norms = 2 * 2 * C → norms = 2 * C ; final = 2 * C → final = C
     Every norm has a scale and a shift, 2·C numbers; you have counted C for each.
 final = 2 * C → final = C
     The final norm has a scale and a shift; you have counted C numbers for one of them.
-final = 2 * C → final = 2 * C * L
-    The final norm is counted with every block. There is one, after the last.
 (not cfg.tied_head) → cfg.tied_head
     The condition on `tied_head` is the wrong way round: the head costs V·C when it is
     not tied.
@@ -331,8 +280,6 @@ tables = V * C → tables = V * C * (not cfg.tied_head)
     With a tied head you have dropped both tables. One of them stays and serves twice.
 tables = V * C + T * C → tables = T * C
     The token table is missing: V rows of C numbers.
-tables = V * C + T * C → tables = V * C + T
-    The position table is counted as one number for each position; each has a row of C.
 norms = 2 * 2 * C → norms = 2 * 2 * C + T * T
     The causal masks are counted. They are rebuilt from the configuration and not
     trained, so they are no parameters.
@@ -363,7 +310,7 @@ ex = Exercise(
 
 @ex.value
 def without_positions():
-    V, T, C = 100, 32, 64
+    V, T, C = 100, 32, 64  # noqa: F841 - the edits use T
     three = 3 * C * C + 3 * C
     output = C * C + C
     wide = 4 * C
@@ -410,9 +357,6 @@ total = outside + 2 * block → total = 2 * block
 ---
 "one block": block → "one block": 2 * block
     What you give as one block are both of them; the total is right. Divide by 2.
-"one block": block → "one block": 2 * block ; + 2 * block → + 4 * block
-    What you give as one block are both of them, and the total has them twice. Divide by
-    2.
 wide = 4 * C → wide = C
     The feed-forward network is not widened: it leads from 64 to 256 features and back.
 2 * C * wide → 2 * C * C
@@ -424,24 +368,12 @@ output = C * C + C → output = 0
 output = C * C + C → output = C
     Attention has four matrices of 64·64 numbers, that of `out_proj` included; you have
     counted three.
-three = 3 * C * C + 3 * C → three = 3 * C * C + 3 * 16
-    The biases of queries, keys and values are counted for one head of 16 features. All
-    4 heads together have 64.
-three = 3 * C * C → three = 3 * C * 16
-    Queries, keys and values are counted for one head of 16 features. All 4 heads
-    together have 64.
-three = 3 * C * C → three = 12 * C * C
-    The matrices of queries, keys and values are counted once for each of the 4 heads.
-    They share them, so the number of heads does not occur in the count.
 block = three + output → block = 4 * (three + output)
     Attention is counted once for each of the 4 heads. They share its matrices, so the
     number of heads does not occur in the count.
 norms = 4 * C → norms = 4 * C + T * T
     The causal masks are counted, 32·32 = 1,024 numbers in each block. They are not
     trained.
-norms = 4 * C → norms = 6 * C ; V * C + 2 * C → V * C
-    The final norm stands in each block in your count. There is one, after the last: it
-    belongs outside the blocks.
 outside = V * C → outside = V + V * C
     A bias of 100 numbers is counted for the head: it has none.
 outside = V * C → outside = 0
@@ -545,9 +477,6 @@ return model → return gpt_helpers.GPTModel(gpt_helpers.replace(model.cfg, tied
     The model that comes back is a new one. Whoever has trained the given one would
     lose it: change that, and return it.
 ---
-0.02 * model.tok_emb.weight → 0.02 * model.out_head.weight
-    The table is the head's matrix, which was drawn smaller than a table and has been
-    scaled on top of it. Scale the token table.
 model.out_head.weight = model.tok_emb.weight
 → model.out_head.weight = nn.Parameter(0.02 * model.out_head.weight.detach())
     The head's own matrix has been made small, and the tie is gone. Head and token table
@@ -556,11 +485,10 @@ model.out_head.weight = model.tok_emb.weight → model.out_head = model.tok_emb
     The head has become the embedding itself, a module that looks ids up and cannot
     multiply. Tie the two tensors called `weight`, not the modules that hold them.
 model.tok_emb.weight.detach()) → model.tok_emb.weight.detach(), False)
-    The token table does not ask for a gradient any more: it would never be trained.
-    Look at `requires_grad`, or at `freeze`.
 model.pos_emb.weight.detach()) → model.pos_emb.weight.detach(), False)
-    The position table does not ask for a gradient any more: it would never be trained.
-    Look at `requires_grad`, or at `freeze`.
+.detach()) → .detach(), requires_grad=False)
+    A table no longer asks for a gradient and would never be trained. Look at
+    `requires_grad`, or at `freeze`.
 return model → for p in model.trf_blocks.parameters():⏎    p.data.mul_(0.02)⏎return model
     The blocks are made small too. Only the two tables are to be.
 """)
