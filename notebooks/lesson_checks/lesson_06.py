@@ -355,6 +355,11 @@ total = outside + 2 * block → total = outside + 4 * block
 total = outside + 2 * block → total = 2 * block
     The total leaves out what stands outside the blocks.
 ---
+3 * C * C + 3 * C → 3 * C * C ; output = C * C + C → output = C * C ; + wide + C →
+; norms = 4 * C → norms = 0
+    A block's matrices are right, but it has norms and biases too: 13·64 = 832 numbers.
+3 * C * C + 3 * C → 3 * C * C ; output = C * C + C → output = C * C ; + wide + C →
+    Each block lacks 9·64 = 576 numbers. The biases of its six linear layers hold so many.
 "one block": block → "one block": 2 * block
     What you give as one block are both of them; the total is right. Divide by 2.
 wide = 4 * C → wide = C
