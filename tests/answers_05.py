@@ -10,8 +10,7 @@ import gpt_helpers
 
 
 def right_5_1_loop(scores):
-    T = scores.shape[-1]
-    for i in range(T):
+    for i in range(scores.shape[-1]):
         scores[..., i, i + 1 :] = float("-inf")
     return torch.softmax(scores, dim=-1)
 
@@ -21,78 +20,21 @@ def right_5_1_renormalized(scores):
     return weights / weights.sum(-1, keepdim=True)
 
 
-def right_5_1_by_exponents(scores):
-    visible = torch.tril(torch.ones_like(scores))
-    powers = torch.exp(scores - scores.amax(-1, keepdim=True)) * visible
-    return powers / powers.sum(-1)[..., None]
-
-
-def right_5_1_added(scores):
-    T = scores.size(-1)
-    return F.softmax(scores + torch.full((T, T), -math.inf).triu(1), dim=-1)
-
-
 def right_5_1_large_number(scores):
-    T = scores.size(-1)
-    visible = torch.tril(torch.ones(T, T)).bool()
+    visible = torch.ones(scores.size(-1), scores.size(-1)).tril().bool()
     return torch.where(visible, scores, torch.tensor(-1e9)).softmax(dim=scores.ndim - 1)
 
 
-def right_5_1_row_by_row(scores):
-    out = torch.zeros_like(scores)
-    for i in range(scores.shape[-2]):
-        out[..., i, : i + 1] = scores[..., i, : i + 1].softmax(dim=-1)
-    return out
+def wrong_5_1(first=1, fill=-math.inf, dim=-1):
+    """Hide row by row, from the place ``first`` behind the diagonal on."""
 
+    def weights(scores):
+        for i in range(scores.shape[-1]):
+            scores[..., i, i + first :] = fill
+        powers = torch.exp(scores.double())
+        return powers / powers.sum(dim, keepdim=True)
 
-def wrong_5_1_a_hundred(scores):
-    future = torch.ones(scores.shape[-2:]).triu(1).bool()
-    return torch.where(future, -100.0, scores).softmax(dim=-1)
-
-
-def wrong_5_1_zero(scores):
-    future = torch.arange(scores.shape[-1])[:, None] < torch.arange(scores.shape[-1])
-    scores[..., future] = 0
-    return F.softmax(scores, dim=-1)
-
-
-def wrong_5_1_multiplied(scores):
-    T = scores.shape[-1]
-    return F.softmax(scores * torch.tril(torch.ones(T, T)), dim=-1)
-
-
-def wrong_5_1_late(scores):
-    T = scores.shape[-1]
-    weights = F.softmax(scores, dim=-1)
-    for i in range(T):
-        weights[..., i, i + 1 :] = 0
     return weights
-
-
-def wrong_5_1_one_more(scores):
-    T = scores.shape[-1]
-    for i in range(T):
-        scores[..., i, i + 2 :] = -torch.inf
-    return scores.softmax(-1)
-
-
-def wrong_5_1_not_itself(scores):
-    T = scores.shape[-1]
-    for i in range(T):
-        scores[..., i, i:] = -torch.inf
-    return scores.softmax(-1)
-
-
-def wrong_5_1_lower(scores):
-    T = scores.shape[-1]
-    past = torch.tril(torch.ones(T, T), diagonal=-1) == 1
-    return scores.masked_fill(past, float("-inf")).softmax(-1)
-
-
-def wrong_5_1_inverted(scores):
-    T = scores.shape[-1]
-    mask = torch.tril(torch.ones(T, T))
-    return F.softmax(scores.masked_fill(mask == 1, float("-inf")), dim=-1)
 
 
 def wrong_5_1_times_infinity(scores):
@@ -106,47 +48,17 @@ def wrong_5_1_by_value(scores):
     return F.softmax(lower, dim=-1)
 
 
-def wrong_5_1_columns(scores):
-    T = scores.shape[-1]
-    hidden = torch.ones(T, T).triu(1).bool()
-    powers = scores.double().masked_fill(hidden, -math.inf).exp()
-    return powers / powers.sum(-2, keepdim=True)
-
-
 def wrong_5_1_first_axis(scores):
-    T = len(scores)
-    return scores.masked_fill(torch.triu(torch.ones(T, T), 1) > 0, -math.inf).softmax(
-        -1
-    )
-
-
-def wrong_5_1_unknown(scores):
-    T = scores.shape[-1]
-    hidden = torch.ones(T, T).triu(1).bool()
-    return (2 * scores).masked_fill(hidden, -math.inf).softmax(-1)
-
-
-def right_5_2_einsum(queries, keys):
-    scores = torch.einsum("bhid,bhjd->bhij", queries, keys)
-    return F.softmax(scores / math.sqrt(queries.size(-1)), dim=3)
+    hidden = torch.ones(len(scores), len(scores)).triu(1) > 0
+    return scores.masked_fill(hidden, -math.inf).softmax(-1)
 
 
 def right_5_2_loop(queries, keys):
-    B, H, T, D = queries.shape
-    scores = torch.zeros(B, H, T, T, dtype=torch.float64)
-    for b in range(B):
-        for h in range(H):
-            for i in range(T):
-                for j in range(T):
-                    product = queries[b, h, i] * keys[b, h, j]
-                    scores[b, h, i, j] = product.sum() / D**0.5
-    return scores.softmax(-1)
-
-
-def right_5_2_scaled_before(queries, keys):
-    queries *= queries.shape[-1] ** -0.5
-    powers = (queries @ keys.permute(0, 1, 3, 2)).exp()
-    return powers / powers.sum(dim=-1, keepdim=True)
+    scores = torch.zeros(*queries.shape[:-1], keys.shape[-2], dtype=torch.float64)
+    for i in range(queries.shape[-2]):
+        for j in range(keys.shape[-2]):
+            scores[..., i, j] = (queries[..., i, :] * keys[..., j, :]).sum(-1)
+    return (scores / math.sqrt(queries.shape[-1])).softmax(-1)
 
 
 def right_5_2_half_each(queries, keys):
@@ -154,67 +66,26 @@ def right_5_2_half_each(queries, keys):
     return torch.softmax((queries / root) @ (keys / root).mT, dim=-1)
 
 
-def right_5_2_built_in(queries, keys):
-    everything = torch.eye(keys.shape[-2]).expand(*keys.shape[:-1], -1)
-    return F.scaled_dot_product_attention(queries, keys, everything)
+def wrong_5_2(divisor=lambda B, H, T, D: math.sqrt(D), dim=3, pairs="bhid,bhjd->bhij"):
+    """Divide by what is given, then the softmax along ``dim``."""
+
+    def weights(queries, keys):
+        scores = torch.einsum(pairs, queries, keys)
+        return F.softmax(scores / divisor(*queries.shape), dim=dim)
+
+    return weights
 
 
-def wrong_5_2_all_features(queries, keys):
-    _, H, _, D = keys.shape
-    scores = torch.einsum("bhid,bhjd->bhij", queries, keys)
-    return F.softmax(scores / math.sqrt(H * D), dim=-1)
-
-
-def wrong_5_2_both_divided(queries, keys):
-    root = math.sqrt(keys.shape[-1])
-    return F.softmax((queries / root) @ (keys / root).transpose(-1, -2), dim=-1)
-
-
-def wrong_5_2_larger(queries, keys):
-    return F.softmax(queries @ keys.mT / keys.shape[-1] ** -0.5, dim=-1)
-
-
-def wrong_5_2_precedence(queries, keys):
-    D = keys.shape[-1]
-    return F.softmax(queries @ keys.mT / (D**1 / 2), dim=-1)
-
-
-def wrong_5_2_columns(queries, keys):
-    scores = queries @ keys.transpose(2, 3) * keys.size(3) ** -0.5
-    return scores.softmax(2)
-
-
-def wrong_5_2_tokens(queries, keys):
-    transposed = keys.transpose(2, 3)
-    return (queries @ transposed / transposed.shape[-1] ** 0.5).softmax(-1)
-
-
-def wrong_5_2_left_over(queries, keys):
-    D = 1024
-    return (queries @ keys.mT / D**0.5).softmax(-1)
-
-
-def wrong_5_2_swapped(queries, keys):
-    scores = torch.einsum("bhid,bhjd->bhij", keys, queries)
-    return (scores / keys.shape[-1] ** 0.5).softmax(-1)
-
-
-def wrong_5_2_wrong_axes(queries, keys):
-    return (queries @ keys.transpose(1, 2) / keys.shape[-1] ** 0.5).softmax(-1)
-
-
-def wrong_5_2_view(queries, keys):
+def cut(keys):
+    """The keys as they are after they were viewed as (B, H, D, T)."""
     B, H, T, D = keys.shape
-    return F.softmax(queries @ keys.view(B, H, D, T) * D**-0.5, dim=-1)
+    return keys.view(B, H, D, T).mT
 
 
-def wrong_5_2_unscaled(queries, keys):
-    return torch.einsum("bhid,bhjd->bhij", queries, keys).softmax(-1)
-
-
-def wrong_5_2_unknown(queries, keys):
-    scores = queries @ keys.mT / keys.shape[-1] ** 0.5
-    return (scores + torch.eye(keys.shape[-2])).softmax(-1)
+def nudged(weights):
+    """Each query's own key counts e times as much."""
+    weights = weights * torch.eye(weights.shape[-1]).exp()
+    return weights / weights.sum(dim=-1, keepdim=True)
 
 
 def right_5_3_slices(queries, keys, values, n_heads):
@@ -226,94 +97,42 @@ def right_5_3_slices(queries, keys, values, n_heads):
     return torch.cat(parts, dim=-1)
 
 
-def right_5_3_einsum(queries, keys, values, n_heads):
-    B, T, C = queries.shape
-    split = (B, T, n_heads, C // n_heads)
-    q, k, v = (t.double().reshape(split) for t in (queries, keys, values))
-    scores = torch.einsum("bihd,bjhd->bhij", q, k) / split[-1] ** 0.5
-    scores += torch.full((T, T), -torch.inf).triu(1)
-    return torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(2)
-
-
 def right_5_3_chunks(queries, keys, values, n_heads):
     q, k, v = (torch.stack(t.chunk(n_heads, -1), 1) for t in (queries, keys, values))
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return torch.cat(mixed.unbind(1), dim=-1)
 
 
-def right_5_3_repaired(queries, keys, values, n_heads):
-    B, T, C = queries.shape
-    split = (B, T, n_heads, C // n_heads)
-    q, k, v = (x.reshape(split).transpose(1, 2) for x in (queries, keys, values))
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return mixed.transpose(1, 2).reshape(B, T, C)
+def wrong_5_3(split, merge=lambda mixed: mixed.movedim(1, 2), causal=True):
+    """Split with ``split(x, n_heads)``, attend, merge."""
+
+    def attend(queries, keys, values, n_heads):
+        q, k, v = (split(x, n_heads) for x in (queries, keys, values))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return merge(mixed).reshape(queries.shape)
+
+    return attend
 
 
-def wrong_5_3_chunks_of_tokens(queries, keys, values, n_heads):
-    B, T, C = queries.shape
-    q, k, v = (t.contiguous().view(B, n_heads, T, -1) for t in (queries, keys, values))
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return mixed.contiguous().view(B, T, C)
+def heads_first(x, n_heads):
+    return torch.stack(x.chunk(n_heads, dim=-1), dim=1)
 
 
-def wrong_5_3_way_back(queries, keys, values, n_heads):
-    B, T, C = queries.shape
-    q, k, v = (
-        t.unflatten(2, (n_heads, -1)).movedim(2, 1) for t in (queries, keys, values)
-    )
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).reshape(B, T, C)
+def wrong_5_3_cut(x, H):
+    B, T, C = x.shape
+    return x.contiguous().view(B, H, T, C // H)
 
 
-def wrong_5_3_way_in(queries, keys, values, n_heads):
-    B, T, C = queries.shape
-    split = (B, n_heads, T, C // n_heads)
-    q, k, v = (x.view(split) for x in (queries, keys, values))
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return mixed.permute(0, 2, 1, 3).flatten(2)
-
-
-def wrong_5_3_old_cut(queries, keys, values, n_heads):
-    B, T, C = queries.shape
-    split = (B, n_heads, T, C // n_heads)
-    q, k, v = (x.reshape(split).transpose(1, 2) for x in (queries, keys, values))
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return mixed.transpose(1, 2).reshape(B, T, C)
-
-
-def wrong_5_3_no_swap(queries, keys, values, n_heads):
-    q, k, v = (t.unflatten(-1, (n_heads, -1)) for t in (queries, keys, values))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).flatten(2)
-
-
-def wrong_5_3_sizes(queries, keys, values, n_heads):
-    q, k, v = (
-        t.unflatten(-1, (-1, n_heads)).transpose(1, 2) for t in (queries, keys, values)
-    )
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return mixed.transpose(1, 2).flatten(2)
-
-
-def wrong_5_3_alternating(queries, keys, values, n_heads):
-    q, k, v = (
-        torch.stack([t[..., h::n_heads] for h in range(n_heads)], dim=1)
-        for t in (queries, keys, values)
-    )
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return mixed.transpose(1, 2).flatten(2)
-
-
-def wrong_5_3_unknown(queries, keys, values, n_heads):
-    mixed = right_5_3_slices(queries, queries, values, n_heads)
-    return mixed
-
-
-def counts_5_4(attention, with_bias, more_heads, feed_forward):
+def counts_5_4(attention, with_bias, more_heads, feed_forward=4_722_432):
     return {
         "attention": attention,
         "attention with qkv_bias=True": with_bias,
         "attention with 24 heads": more_heads,
         "feed-forward": feed_forward,
     }
+
+
+ATTENTION = 2_360_064, 2_362_368, 2_360_064
 
 
 class Right_5_5(nn.Module):
@@ -327,6 +146,7 @@ class Right_5_5(nn.Module):
         self.drop_emb = nn.Dropout(rates["embedding"])
         self.block.att.dropout.p = rates["attention"]
         self.block.drop_shortcut.p = rates["shortcut"]
+        self.rate = rates["embedding"]
 
     def embed(self, idx):
         return self.tok_emb(idx) + self.pos_emb(torch.arange(idx.shape[1]))
@@ -335,10 +155,15 @@ class Right_5_5(nn.Module):
         return self.block(self.drop_emb(self.embed(idx)))
 
 
-class Wrong_5_5_Tokens(Right_5_5):
-    def __init__(self, cfg, rates):
-        super().__init__(cfg, rates)
-        self.drop_emb = nn.Dropout1d(rates["embedding"])
+class Right_5_5_ByHand(Right_5_5):
+    """The embeddings dropped by a mask, and the block's steps written out."""
+
+    def forward(self, idx):
+        x = self.embed(idx)
+        if self.training:
+            x = x * (torch.rand_like(x) >= self.rate) / (1 - self.rate)
+        x = x + self.block.drop_shortcut(self.block.att(self.block.norm1(x)))
+        return x + self.block.drop_shortcut(self.block.ff(self.block.norm2(x)))
 
 
 class Right_5_5_NewModules(Right_5_5):
@@ -349,124 +174,60 @@ class Right_5_5_NewModules(Right_5_5):
         changed = gpt_helpers.replace(cfg, drop_rate=rates["attention"])
         self.block = gpt_helpers.TransformerBlock(changed)
         self.block.drop_shortcut = nn.Dropout(p=rates["shortcut"], inplace=True)
-        self.drop_emb = None
-        self.rate = rates["embedding"]
-
-    def forward(self, idx):
-        return self.block(F.dropout(self.embed(idx), self.rate, self.training))
 
 
-class Right_5_5_ByHand(Right_5_5):
-    """The embeddings dropped by a mask, and the block's steps written out."""
+def wrong_5_5(change=lambda model, rates: None, forward=Right_5_5.forward):
+    """A model changed after it was made, or with another ``forward``."""
 
-    def __init__(self, cfg, rates):
-        super().__init__(cfg, rates)
-        for module in self.block.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = rates["shortcut"]
-        self.block.att.dropout = nn.Dropout(rates["attention"])
-        self.rate = rates["embedding"]
+    class Wrong(Right_5_5):
+        def __init__(self, cfg, rates):
+            super().__init__(cfg, rates)
+            change(self, rates)
 
-    def forward(self, idx):
-        x = self.embed(idx)
-        if self.training:
-            x = x * (torch.rand_like(x) >= self.rate) / (1 - self.rate)
-        x = x + self.block.drop_shortcut(self.block.att(self.block.norm1(x)))
-        return x + self.block.drop_shortcut(self.block.ff(self.block.norm2(x)))
+    Wrong.forward = forward
+    return Wrong
 
 
-class Wrong_5_5_Swapped(Right_5_5):
-    def __init__(self, cfg, rates):
-        super().__init__(cfg, rates)
-        self.block.att.dropout = nn.Dropout(rates["shortcut"])
-        self.block.drop_shortcut = nn.Dropout(rates["attention"])
+def one_rate_for_the_block(model, rates):
+    changed = gpt_helpers.GPTConfig(50, 4, 8, 2, drop_rate=rates["shortcut"])
+    model.block = gpt_helpers.TransformerBlock(changed)
 
 
-class Wrong_5_5_OneForAll(Right_5_5):
-    def __init__(self, cfg, rates):
-        super().__init__(cfg, rates)
-        for module in self.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = rates["embedding"]
+def set_shortcut(model, rates):
+    model.block.drop_shortcut = nn.Dropout(rates["attention"])
 
 
-class Wrong_5_5_Replaced(Right_5_5):
-    def __init__(self, cfg, rates):
-        super().__init__(cfg, rates)
-        changed = gpt_helpers.replace(cfg, drop_rate=rates["shortcut"])
-        self.block = gpt_helpers.TransformerBlock(changed)
+def set_embedding(model, rates):
+    model.drop_emb = nn.Dropout(rates["shortcut"])
 
 
-class Wrong_5_5_OtherName(Right_5_5):
-    def __init__(self, cfg, rates):
-        super().__init__(cfg, rates)
-        self.block = gpt_helpers.TransformerBlock(cfg)
-        self.block.drop_shortcut.p = rates["shortcut"]
-        self.block.att.drop_attention = nn.Dropout(rates["attention"])
+def drops_words(model, rates):
+    model.drop_emb = nn.Dropout1d(rates["embedding"])
 
 
-class Wrong_5_5_Functional(Right_5_5):
-    def __init__(self, cfg, rates):
-        super().__init__(cfg, rates)
-        self.rate = rates["embedding"]
-
-    def forward(self, idx):
-        return self.block(nn.Dropout(self.rate)(self.embed(idx)))
+def keeps(model, rates):
+    for module in model.drop_emb, model.block.att.dropout, model.block.drop_shortcut:
+        module.p = 1 - module.p
 
 
-class Wrong_5_5_NotUsed(Right_5_5):
-    def forward(self, idx):
-        x = self.embed(idx)
-        self.drop_emb(x)
-        return self.block(x)
+def other_name(model, rates):
+    model.block.att.dropout = nn.Dropout(0.6)
+    model.block.att.drop_attention = nn.Dropout(rates["attention"])
 
 
-class Wrong_5_5_Separately(Right_5_5):
-    def forward(self, idx):
-        tokens = self.drop_emb(self.tok_emb(idx))
-        return self.block(tokens + self.drop_emb(self.pos_emb.weight[: idx.shape[1]]))
+def half_of_attention(model, rates):
+    model.block.att.dropout.p = rates["attention"] / 2
 
 
-class Wrong_5_5_Kept(Right_5_5):
-    def __init__(self, cfg, rates):
-        super().__init__(cfg, rates)
-        for module in (self.drop_emb, self.block.att.dropout, self.block.drop_shortcut):
-            module.p = 1 - module.p
-
-
-class Wrong_5_5_NoBlock(Right_5_5):
-    def forward(self, idx):
-        return self.drop_emb(self.embed(idx))
-
-
-class Wrong_5_5_Unknown(Right_5_5):
-    def __init__(self, cfg, rates):
-        super().__init__(cfg, rates)
-        self.block.att.dropout.p = rates["attention"] / 2
+def separately(self, idx):
+    positions = self.pos_emb.weight[: idx.shape[1]]
+    return self.block(self.drop_emb(self.tok_emb(idx)) + self.drop_emb(positions))
 
 
 RIGHT = {
-    "5.1": [
-        right_5_1_loop,
-        right_5_1_renormalized,
-        right_5_1_by_exponents,
-        right_5_1_added,
-        right_5_1_large_number,
-        right_5_1_row_by_row,
-    ],
-    "5.2": [
-        right_5_2_einsum,
-        right_5_2_loop,
-        right_5_2_scaled_before,
-        right_5_2_half_each,
-        right_5_2_built_in,
-    ],
-    "5.3": [
-        right_5_3_slices,
-        right_5_3_einsum,
-        right_5_3_chunks,
-        right_5_3_repaired,
-    ],
+    "5.1": [right_5_1_loop, right_5_1_renormalized, right_5_1_large_number],
+    "5.2": [right_5_2_loop, right_5_2_half_each],
+    "5.3": [right_5_3_slices, right_5_3_chunks],
     "5.4": [
         counts_5_4(
             4 * 768**2 + 768,
@@ -481,79 +242,92 @@ RIGHT = {
 
 WRONG = {
     "5.1": [
-        ("hidden scores are 0, not −∞", wrong_5_1_zero),
-        ("hidden scores are 0, not −∞", wrong_5_1_multiplied),
-        ("no longer adds up to 1", wrong_5_1_late),
-        ("one diagonal too far", wrong_5_1_one_more),
-        ("no token may read itself", wrong_5_1_not_itself),
-        ("hide the past and leave the future open", wrong_5_1_lower),
-        ("The mask is inverted", wrong_5_1_inverted),
+        ("The hidden scores are 0, not −∞", wrong_5_1(fill=0)),
+        ("no longer adds up to 1", lambda scores: scores.softmax(-1).tril()),
+        ("one of the future, the next", wrong_5_1(first=2)),
+        ("hidden too, though a token", wrong_5_1(first=0)),
+        (
+            "leave the future open",
+            lambda s: (s - torch.ones_like(s).tril(-1) * 1e30).softmax(-1),
+        ),
         ("0 · −∞ is nan", wrong_5_1_times_infinity),
         ("looking for the value 0", wrong_5_1_by_value),
-        ("runs down the columns", wrong_5_1_columns),
-        ("first axis is then the batch", wrong_5_1_first_axis),
-        ("It fails on 6 of 6 inputs", wrong_5_1_unknown),
-        ("It fails on 1 of 6 inputs", wrong_5_1_a_hundred),
+        ("runs down the columns", wrong_5_1(dim=-2)),
+        ("scores are −100", wrong_5_1(fill=-100)),
+        ("Is what you put there −∞", wrong_5_1(fill=math.nan)),
+        ("the first axes are then batch", wrong_5_1_first_axis),
+        ("Two things at once. Each token still", wrong_5_1(first=2, fill=0)),
+        ("inputs, first on:", lambda scores: right_5_1_loop(2 * scores)),
     ],
     "5.2": [
-        ("root of C, all features of all heads", wrong_5_2_all_features),
-        ("D itself, or by its root twice", wrong_5_2_both_divided),
-        ("multiply by the root of D", wrong_5_2_larger),
-        ("divide by D / 2", wrong_5_2_precedence),
-        ("runs down the columns, over the queries", wrong_5_2_columns),
-        ("root of T, the number of tokens", wrong_5_2_tokens),
-        ("table of spreads left behind", wrong_5_2_left_over),
-        ("Queries and keys have changed places: your row", wrong_5_2_swapped),
-        ("of your code raised RuntimeError", wrong_5_2_wrong_axes),
-        ("no column is a key any more", wrong_5_2_view),
-        ("scores are not scaled. The longer", wrong_5_2_unscaled),
-        ("= [0.8176, 0.1824]", wrong_5_2_unknown),
+        ("The scores are not scaled", wrong_5_2(lambda *_: 1)),
+        ("D itself, or by its root twice", wrong_5_2(lambda *shape: shape[3])),
+        ("root of C", wrong_5_2(lambda B, H, T, D: math.sqrt(H * D))),
+        ("multiply by the root of D", wrong_5_2(lambda B, H, T, D: 1 / D**0.5)),
+        ("by D / 2", wrong_5_2(lambda B, H, T, D: D**1 / 2)),
+        ("down the columns, over the queries", wrong_5_2(dim=-2)),
+        ("root of T, the number", wrong_5_2(lambda *shape: math.sqrt(shape[2]))),
+        ("table of spreads left", wrong_5_2(lambda *_: 1024**0.5)),
+        ("what key i gets", wrong_5_2(pairs="bhjd,bhid->bhij")),
+        ("the queries with themselves", lambda q, k: right_5_2_loop(q, q)),
+        ("the keys with themselves", lambda q, k: right_5_2_loop(k, k)),
+        ("no column is a key any more", lambda q, k: right_5_2_loop(q, cut(k))),
+        (
+            "other axes of the keys than the last two",
+            lambda q, k: (q @ k.permute(0, 2, 1, 3) / k.size(3) ** 0.5).softmax(-1),
+        ),
+        ("= [0.8176, 0.1824]", lambda q, k: nudged(right_5_2_loop(q, k))),
     ],
     "5.3": [
-        ("still without the swap", wrong_5_3_chunks_of_tokens),
-        ("on the way back they are not swapped", wrong_5_3_way_back),
-        ("on the way in `reshape` alone", wrong_5_3_way_in),
-        ("There are two swaps now", wrong_5_3_old_cut),
-        ("no token reads its neighbors", wrong_5_3_no_swap),
-        ("D heads of H numbers", wrong_5_3_sizes),
-        ("every H-th feature on the way in", wrong_5_3_alternating),
-        ("inputs, first on:", wrong_5_3_unknown),
+        ("still without the swap", wrong_5_3(wrong_5_3_cut, lambda mixed: mixed)),
+        ("glued from several tokens", wrong_5_3(heads_first, lambda mixed: mixed)),
+        ("in `reshape` alone makes", wrong_5_3(wrong_5_3_cut)),
+        (
+            "is still the old one",
+            wrong_5_3(lambda x, H: wrong_5_3_cut(x, H).movedim(1, 2)),
+        ),
+        ("no token reads its", wrong_5_3(lambda x, H: x.unflatten(2, (H, -1)))),
+        (
+            "D heads of H numbers",
+            wrong_5_3(lambda x, H: x.unflatten(2, (-1, H)).movedim(1, 2)),
+        ),
+        ("no longer hidden", wrong_5_3(heads_first, causal=False)),
+        ("Keys and values", lambda q, k, v, H: right_5_3_slices(q, v, k, H)),
+        ("inputs, first on:", lambda q, k, v, H: right_5_3_slices(q, q, v, H)),
     ],
     "5.4": [
+        ("is missing. It is always there", counts_5_4(2359296, 2361600, 2359296)),
+        ("count four biases everywhere", counts_5_4(2362368, 2362368, 2362368)),
+        ("changes nothing in your count", counts_5_4(2360064, 2360064, 2360064)),
+        ("you add one bias", counts_5_4(2360064, 2360832, 2360064)),
+        ("divided by the number of heads", counts_5_4(738048, 740352, 664320)),
+        ("count twice as many", counts_5_4(2360064, 2362368, 4720128)),
+        ("one for each of the two layers", counts_5_4(*ATTENTION, 4718592)),
+        ("bias of the second layer", counts_5_4(*ATTENTION, 4721664)),
+        ("widening is missing", counts_5_4(*ATTENTION, 2 * (768 * 768 + 768))),
+        ("changed places", counts_5_4(4722432, 4724736, 4722432, 2360064)),
+        ("Those are megabytes", counts_5_4(9.440256, 9.449472, 9.440256, 18.889728)),
         (
-            "Attention: the bias of `out_proj` is missing",
-            counts_5_4(2359296, 2361600, 2359296, 4722432),
-        ),
-        (
-            "You count four biases everywhere. Feed-forward: the biases are missing",
+            "by default it is not. Feed-forward: the biases are missing",
             counts_5_4(2362368, 2362368, 2362368, 4718592),
         ),
-        (
-            "divide by the number of heads",
-            counts_5_4(738048, 738240, 664320, 4722432),
-        ),
-        (
-            "Feed-forward: the widening is missing. In between",
-            counts_5_4(2360064, 2362368, 2360064, 2 * (768 * 768 + 768)),
-        ),
-        ("changed places", counts_5_4(4722432, 4724736, 4722432, 2360064)),
-        (
-            "  feed-forward: 4722431",
-            counts_5_4(2360064, 2362368, 2360064, 4722431),
-        ),
-        ("  attention: 2360065", counts_5_4(2360065, 2362368, 2360064, 4722432)),
+        ("  feed-forward: 4722431", counts_5_4(*ATTENTION, 4722431)),
+        ("  attention: 2360065", counts_5_4(2360065, 2362368, 2360064)),
     ],
     "5.5": [
-        ("rates of attention and shortcut are swapped", Wrong_5_5_Swapped),
-        ("Every dropout has the embeddings' rate", Wrong_5_5_OneForAll),
-        ("Both dropouts of the block have the shortcut's rate", Wrong_5_5_Replaced),
-        ("A new attribute of another name", Wrong_5_5_OtherName),
-        ("in evaluation the embeddings are still dropped", Wrong_5_5_Functional),
-        ("reach it whole", Wrong_5_5_NotUsed),
-        ("does not act on the sum", Wrong_5_5_Separately),
-        ("the shares that are kept", Wrong_5_5_Kept),
-        ("forward does not run self.block", Wrong_5_5_NoBlock),
-        ("attention: expected 0.3, got 0.15", Wrong_5_5_Unknown),
-        ("whole tokens dropped: expected False, got True", Wrong_5_5_Tokens),
+        ("The shortcut has attention's", wrong_5_5(set_shortcut)),
+        ("Attention has the shortcut's", wrong_5_5(one_rate_for_the_block)),
+        ("have the shortcut's rate", wrong_5_5(set_embedding)),
+        ("Attention still has", wrong_5_5(other_name)),
+        (
+            "In evaluation the embeddings are",
+            wrong_5_5(forward=lambda m, i: m.block(nn.Dropout(m.rate)(m.embed(i)))),
+        ),
+        ("block whole. Is", wrong_5_5(forward=lambda m, i: m.block(m.embed(i)))),
+        ("does not act on the sum", wrong_5_5(forward=separately)),
+        ("shares that are kept", wrong_5_5(keeps)),
+        ("takes whole tokens", wrong_5_5(drops_words)),
+        ("not run self.block", wrong_5_5(forward=lambda m, i: m.drop_emb(m.embed(i)))),
+        ("attention weights: expected 0.3, got 0.15", wrong_5_5(half_of_attention)),
     ],
 }

@@ -62,26 +62,6 @@ def right_6_5_drawn_anew(model):
     return model
 
 
-def right_6_5_order(model):
-    model.tok_emb.weight = nn.Parameter(0.02 * model.tok_emb.weight.detach())
-    model.pos_emb.weight = nn.Parameter(0.01 * model.pos_emb.weight.detach())
-    model.out_head.weight = model.tok_emb.weight
-    return model
-
-
-def right_6_5_new_modules(model):
-    V, C = model.tok_emb.weight.shape
-    model.tok_emb, model.pos_emb = (
-        nn.Embedding(V, C),
-        nn.Embedding(*model.pos_emb.weight.shape),
-    )
-    with torch.no_grad():
-        for table, std in (model.tok_emb, 0.02), (model.pos_emb, 0.01):
-            table.weight.normal_(0, std)
-    model.out_head.weight = model.tok_emb.weight
-    return model
-
-
 RIGHT = {
     "6.1": [right_6_1_by_position, right_6_1_from_a_dictionary],
     "6.2": [
@@ -95,49 +75,8 @@ RIGHT = {
     "6.4": [
         {"total": 106_496, "one block": 49_984.0, "outside the blocks": 6_400 + 128}
     ],
-    "6.5": [
-        right_6_5_in_place,
-        right_6_5_drawn_anew,
-        right_6_5_order,
-        right_6_5_new_modules,
-    ],
+    "6.5": [right_6_5_in_place, right_6_5_drawn_anew],
 }
-
-
-def wrong_6_1_swapped():
-    return gpt_helpers.GPTConfig(50257, 64, 128, 4, 8)
-
-
-def wrong_6_1_width_per_head():
-    return gpt_helpers.GPTConfig(
-        context_length=64, emb_dim=128 * 8, n_heads=8, n_layers=4
-    )
-
-
-def wrong_6_1_book_dictionary():
-    return {"vocab_size": 50257, "context_length": 64, "emb_dim": 128}
-
-
-def wrong_6_1_context_forgotten():
-    return gpt_helpers.replace(
-        gpt_helpers.GPT_CONFIG_124M, emb_dim=128, n_heads=8, n_layers=4
-    )
-
-
-def wrong_6_1_in_place():
-    config = gpt_helpers.GPTConfig()
-    config.emb_dim = 128
-    return config
-
-
-def wrong_6_1_two_fields():
-    return gpt_helpers.GPTConfig(
-        context_length=64, emb_dim=128, n_heads=8, n_layers=5, drop_rate=0.0
-    )
-
-
-def wrong_6_1_nothing():
-    gpt_helpers.GPTConfig(50257, 64, 128, 8, 4)
 
 
 def wrong_6_3_lessons_formula(cfg, ratio):
@@ -172,10 +111,6 @@ def wrong_6_3_by_layers(head=True, position=True, norms=2, ff_bias=True, **other
         return numbers[0] * cfg.n_layers + numbers[1]
 
     return count
-
-
-def wrong_6_3_no_return(cfg, ratio):
-    12 * cfg.emb_dim**2 + 10 * cfg.emb_dim
 
 
 def wrong_6_4(block, outside):
@@ -218,24 +153,9 @@ def wrong_6_5_both_scaled(model):
     return model
 
 
-def wrong_6_5_frozen(model):
-    model.tok_emb = nn.Embedding.from_pretrained(0.02 * model.tok_emb.weight.detach())
-    model.pos_emb = nn.Embedding.from_pretrained(0.01 * model.pos_emb.weight.detach())
-    model.out_head.weight = model.tok_emb.weight
-    return model
-
-
 def wrong_6_5_leaf(model):
     model.out_head.weight = model.tok_emb.weight
     model.tok_emb.weight *= 0.02
-    return model
-
-
-def wrong_6_5_all_small(model):
-    model.out_head.weight = model.tok_emb.weight
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(0.02)
     return model
 
 
@@ -253,55 +173,78 @@ def wrong_6_5_shared_data(model):
     return model
 
 
-def wrong_6_5_configured(model):
+def changed_6_1(**changes):
+    """The right configuration, but for some fields, made with ``replace``."""
+    right = right_6_1_by_position()
+    return lambda: gpt_helpers.replace(right, **changes)
+
+
+def in_place_6_1():
+    config = gpt_helpers.GPTConfig()
+    config.emb_dim = 128
+    return config
+
+
+def saved_6_2(small, few, xl):
+    return {"small_config": small, "small_config with V = 100": few, "XL": xl}
+
+
+def after_6_5(change):
+    """The right answer, and then something more is done to the model."""
+
+    def answer(model):
+        model = right_6_5_in_place(model)
+        return change(model) or model
+
+    return answer
+
+
+def as_copies(model):
+    for table in model.tok_emb, model.out_head:
+        table.weight = nn.Parameter(model.tok_emb.weight.detach() + 0)
+
+
+def frozen(model):
+    model.tok_emb.weight.requires_grad_(False)
+
+
+def new_model(model):
     cfg = gpt_helpers.replace(model.cfg, tied_head=True)
-    return wrong_6_5_tie_and_cut(gpt_helpers.GPTModel(cfg))
+    return gpt_helpers.GPTModel(cfg)
+
+
+def blocks_small(model):
+    for weight in model.trf_blocks.parameters():
+        weight.data *= 0.02
 
 
 WRONG = {
     "6.1": [
-        ("Heads and layers are exchanged", wrong_6_1_swapped),
-        ("width of all heads together", wrong_6_1_width_per_head),
-        ("That is a dictionary", wrong_6_1_book_dictionary),
-        ("The context still is", wrong_6_1_context_forgotten),
-        ("A configuration is frozen", wrong_6_1_in_place),
-        ("n_layers: expected 4, got 5", wrong_6_1_two_fields),
-        ("returns None", wrong_6_1_nothing),
+        ("Heads and layers are exchanged", changed_6_1(n_heads=4, n_layers=8)),
+        ("width of all heads together", changed_6_1(emb_dim=128 * 8)),
+        ("The context still is", changed_6_1(context_length=1024)),
+        ("The depth still is", changed_6_1(n_layers=12)),
+        ("The head is tied", changed_6_1(tied_head=True)),
+        ("The dropout rate is 0", changed_6_1(drop_rate=0)),
+        ("That is a dictionary", lambda: vars(right_6_1_by_position())),
+        ("A configuration is frozen", in_place_6_1),
+        (
+            "Two things at once. The context",
+            changed_6_1(context_length=1024, tied_head=True),
+        ),
+        ("n_layers: expected 4, got 5", changed_6_1(n_layers=5)),
+        ("returns None", lambda: None),
         ("a function or class", gpt_helpers.GPTConfig(50257, 64, 128, 8, 4)),
     ],
     "6.2": [
-        (
-            "for a bias of the head",
-            {
-                "small_config": 50257 * 129,
-                "small_config with V = 100": 100 * 129,
-                "XL": 50257 * 1601,
-            },
-        ),
-        (
-            "mebibytes, rounded",
-            {
-                "small_config": 24.54,
-                "small_config with V = 100": 0.05,
-                "XL": 306.74,
-            },
-        ),
-        (
-            "counted both tables",
-            {
-                "small_config": 12_865_792,
-                "small_config with V = 100": 25_600,
-                "XL": 160_822_400,
-            },
-        ),
-        (
-            "  XL: 38597376",
-            {
-                "small_config": 50257 * 128,
-                "small_config with V = 100": 100 * 128,
-                "XL": 50257 * 768,
-            },
-        ),
+        ("for a bias of the head", saved_6_2(50257 * 129, 12_900, 50257 * 1601)),
+        ("the outputs of the head", saved_6_2(50257, 100, 50257)),
+        ("a single row of the table", saved_6_2(128, 128, 1600)),
+        ("counted both tables", saved_6_2(12_865_792, 25_600, 160_822_400)),
+        ("added the position table", saved_6_2(6_441_088, 20_992, 82_049_600)),
+        ("mebibytes", saved_6_2(24.54, 0.05, 306.74)),
+        ("768 features of GPT-2", saved_6_2(50257 * 128, 12_800, 50257 * 768)),
+        ("  XL: 38597377", saved_6_2(50257 * 128, 12_800, 50257 * 768 + 1)),
     ],
     "6.3": [
         ("the four is folded in", wrong_6_3_lessons_formula),
@@ -316,34 +259,36 @@ WRONG = {
         ("The final norm is missing", wrong_6_3_by_layers(last_norm=False)),
         ("although `qkv_bias` is off", wrong_6_3_by_layers(qkv_bias=True)),
         ("they are missing", wrong_6_3_by_layers(qkv_bias=False)),
-        ("Two slips at once.", wrong_6_3_by_layers(norms=1, last_norm=False)),
-        ("Two slips at once.", wrong_6_3_by_layers(position=False, head="always")),
-        (
-            "first on:",
-            wrong_6_3_by_layers(norms=1, last_norm=False, position=False),
-        ),
-        ("returns None", wrong_6_3_no_return),
+        ("Two things at once.", wrong_6_3_by_layers(norms=1, last_norm=False)),
+        ("Two things at once.", wrong_6_3_by_layers(position=False, head="always")),
+        ("first on:", lambda cfg, ratio: right_6_3_by_layers(cfg, ratio) + 1),
+        ("returns None", lambda cfg, ratio: None),
     ],
     "6.4": [
         ("A position table is counted", wrong_6_4(49_984, 6528 + 2048)),
         ("The head is counted on its own", wrong_6_4(49_984, 12_928)),
-        ("Each block lacks 3·64", wrong_6_4(12 * 64 * 64 + 10 * 64, 6528)),
-        ("Two slips at once. A position table", wrong_6_4(49_792, 8576)),
-        ("Two slips at once. The head", wrong_6_4(49_792, 12_928)),
-        ("counted one of them", wrong_6_4(49_984, 6528) | {"total": 56_512}),
+        ("The final norm is missing", wrong_6_4(49_984, 6400)),
+        ("lacks 3·64 = 192", wrong_6_4(12 * 64 * 64 + 10 * 64, 6528)),
+        ("lacks 64 numbers", wrong_6_4(49_920, 6528)),
+        ("lacks 2·64 = 128", wrong_6_4(49_856, 6528)),
+        ("lacks 4·64 = 256", wrong_6_4(49_728, 6528)),
+        ("as many as heads", wrong_6_4(49_984, 6528) | {"total": 206_464}),
+        ("The total has one block", wrong_6_4(49_984, 6528) | {"total": 56_512}),
+        ("Two things at once. A position table", wrong_6_4(49_792, 8576)),
         ("  one block: 50000", wrong_6_4(50_000, 6528)),
         ("  total: 106469", wrong_6_4(49_984, 6528) | {"total": 106_469}),
     ],
     "6.5": [
-        ("two tensors", wrong_6_5_fresh_head),
+        ("but two tensors", wrong_6_5_fresh_head),
         ("The bug is still there", wrong_6_5_tie_and_cut),
         ("scaled twice", wrong_6_5_both_scaled),
         ("not the modules that hold them", wrong_6_5_modules),
         ("share their memory but are two", wrong_6_5_shared_data),
-        ("the model that was given: expected True", wrong_6_5_configured),
-        ("requires_grad", wrong_6_5_frozen),
+        ("The model that comes back is a new one", after_6_5(new_model)),
+        ("two tensors", after_6_5(as_copies)),
+        ("no longer asks for a gradient", after_6_5(frozen)),
+        ("The blocks are made small too", after_6_5(blocks_small)),
         ("a leaf Variable that requires grad", wrong_6_5_leaf),
-        ("blocks as they were: expected True, got False", wrong_6_5_all_small),
-        ("the model that was given: expected True", wrong_6_5_copy),
+        ("the given model comes back: expected", after_6_5(copy.deepcopy)),
     ],
 }
