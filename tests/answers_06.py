@@ -121,10 +121,6 @@ def wrong_6_4(block, outside):
     }
 
 
-def wrong_6_5_copy(model):
-    return right_6_5_order(copy.deepcopy(model))
-
-
 def wrong_6_5_fresh_head(model):
     for table, std in (model.tok_emb, 0.02), (model.pos_emb, 0.01):
         table.weight = nn.Parameter(table.weight.data * std)
